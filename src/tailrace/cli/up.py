@@ -1,6 +1,7 @@
 """`tailrace up`: a local cluster, one process per node."""
 
 import os
+import shlex
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
@@ -50,12 +51,19 @@ def command(
     dev: Dev = False,
     restart: Annotated[bool, typer.Option("--restart", help="Restart a node that has died.")] = False,
     insecure: Insecure = False,
+    secure: Annotated[
+        bool,
+        typer.Option(
+            "--secure", help="Found the cluster with TLS, users, permissions and a super user, and say how to connect."
+        ),
+    ] = False,
     until_stdin_closes: UntilStdinCloses = False,
 ) -> None:
     """Run a cluster on this machine until SIGTERM or SIGINT: one process per node.
 
     Prints `tailrace ready: HOST:PORT,HOST:PORT...` when all nodes answer requests; `dev` follows with --dev. A
-    directory that has a cluster is used again as it is.
+    directory that has a cluster is used again as it is. With --secure the directory gets certificates and users, in
+    DIRECTORY/security, which a second start uses again.
 
     Settings of every node, the strongest first: --set and the other options; environment variables, as
     TAILRACE_NUM_PARTITIONS for num.partitions.
@@ -70,6 +78,7 @@ def command(
         controllers=controllers,
         listen=None if listen is None else parse_endpoint(listen, setting="--listen"),
         settings=_given(settings or (), dev=dev, insecure=insecure),
+        secure=secure,
     )
     raise typer.Exit(_run(data_dir, wish, restarts=restart, until_stdin_closes=until_stdin_closes))
 
@@ -90,6 +99,7 @@ def _run(directory: Path, wish: "ClusterWish", *, restarts: bool, until_stdin_cl
         import tailrace.cli.serve  # noqa: F401 - imported once for all nodes, which are forked
         from tailrace.node.local.cluster import open_cluster
         from tailrace.node.local.reserved_ports import ReservedPorts
+        from tailrace.node.local.security import ClusterSecurity
         from tailrace.node.local.supervisor import READY, Supervisor
         from tailrace.node.process import preload, say_ready
         from tailrace.node.settings.config import NodeConfig
@@ -100,16 +110,34 @@ def _run(directory: Path, wish: "ClusterWish", *, restarts: bool, until_stdin_cl
         nodes = open_cluster(directory, wish, ports)
         words = " dev" if NodeConfig(nodes[0].settings).is_dev else ""
         addresses = ",".join(node.address for node in nodes if node.is_broker)
+        security = ClusterSecurity(directory)
+
+        def on_ready() -> None:
+            for line in _ways_to_connect(security.client_file, addresses) if security.exists else ():
+                _say(line)
+            say_ready(f"{READY}{addresses}{words}")
+
         supervisor = Supervisor(
             nodes,
             serve=_serve,
             restarts=restarts,
             environment=without_settings(os.environ),
-            on_ready=lambda: say_ready(f"{READY}{addresses}{words}"),
+            on_ready=on_ready,
             say=_say,
             until_stdin_closes=until_stdin_closes,
         )
         return supervisor.run()
+
+
+def _ways_to_connect(client_file: Path, addresses: str) -> Sequence[str]:
+    way = f"--bootstrap-server {addresses.split(',')[0]} --command-config {shlex.quote(os.path.relpath(client_file))}"
+    return (
+        f"secured: clients need TLS, a user and permissions; {client_file} has the super user admin, for you alone",
+        f"  tailrace topics list {way}",
+        f"  tailrace users add alice {way}",
+        f"  tailrace acls add --principal User:alice --operation ALL --topic '*' --group '*' {way}",
+        "  Kafka's own tools take the same file; docs/security.md has the settings of other clients",
+    )
 
 
 def _serve(node: "LocalNode") -> None:

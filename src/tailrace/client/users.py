@@ -69,14 +69,7 @@ async def set_password(
 
     Raises KafkaError UNACCEPTABLE_CREDENTIAL, UNSUPPORTED_SASL_MECHANISM.
     """
-    kind, secret = _mechanism(mechanism), password.encode()
-    if not secret or len(secret) > LONGEST_PASSWORD:
-        raise KafkaError(ErrorCode.UNACCEPTABLE_CREDENTIAL, f"a password has 1 to {LONGEST_PASSWORD} bytes")
-    if not password.isascii() or not password.isprintable():
-        raise KafkaError(
-            ErrorCode.UNACCEPTABLE_CREDENTIAL,
-            "clients do not agree on the bytes of other characters in a password than printable ASCII",
-        )
+    kind, secret = mechanism_of(mechanism), checked_password(password)
     salt = secrets.token_bytes(SALT_BYTES)
     salted = await asyncio.to_thread(salted_password, kind, secret, salt=salt, iterations=iterations)
     upsertion = ScramCredentialUpsertion(
@@ -90,7 +83,7 @@ async def delete_password(router: Router, user: str, *, mechanism: str = DEFAULT
 
     Raises KafkaError RESOURCE_NOT_FOUND.
     """
-    deletion = ScramCredentialDeletion(name=user, mechanism=_mechanism(mechanism))
+    deletion = ScramCredentialDeletion(name=user, mechanism=mechanism_of(mechanism))
     await _alter(router, AlterUserScramCredentialsRequest(deletions=(deletion,), upsertions=()))
 
 
@@ -106,7 +99,21 @@ async def _alter(router: Router, request: AlterUserScramCredentialsRequest) -> N
     await router.retry(attempt)
 
 
-def _mechanism(name: str) -> ScramMechanism:
+def checked_password(password: str) -> bytes:
+    """The password in UTF-8. Raises KafkaError UNACCEPTABLE_CREDENTIAL for a password that clients could not send."""
+    secret = password.encode()
+    if not secret or len(secret) > LONGEST_PASSWORD:
+        raise KafkaError(ErrorCode.UNACCEPTABLE_CREDENTIAL, f"a password has 1 to {LONGEST_PASSWORD} bytes")
+    if not password.isascii() or not password.isprintable():
+        raise KafkaError(
+            ErrorCode.UNACCEPTABLE_CREDENTIAL,
+            "clients do not agree on the bytes of other characters in a password than printable ASCII",
+        )
+    return secret
+
+
+def mechanism_of(name: str) -> ScramMechanism:
+    """The mechanism of this name. Raises KafkaError UNSUPPORTED_SASL_MECHANISM."""
     found = BY_SASL_NAME.get(name.upper())
     if found is None:
         known = ", ".join(BY_SASL_NAME)

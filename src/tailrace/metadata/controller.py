@@ -5,7 +5,7 @@ offset of the next record as an argument. Decisions are made on the image of eve
 makes the effects of committed decisions visible.
 """
 
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from tailrace.metadata.broker_commands import (
@@ -60,6 +60,7 @@ from tailrace.metadata.records.brokers import BrokerEvent, RegisterBrokerRecord
 from tailrace.metadata.records.cluster import AbortTransactionRecord, FeatureLevelRecord, ProducerIdsRecord
 from tailrace.metadata.records.kinds import MetadataRecord
 from tailrace.metadata.records.topics import ConfigRecord
+from tailrace.metadata.records.users import UserScramCredentialRecord
 from tailrace.metadata.replay import Foreseen, Replay, apply_all, derivation
 from tailrace.metadata.user_commands import AlterScramCredentials
 from tailrace.model.errors import ErrorCode, KafkaError
@@ -85,9 +86,11 @@ class ControllerMachine:
         broker_settings: Table,
         founding_settings: Mapping[str, str],
         broker_session_timeout_ms: int,
+        founding_users: Sequence[UserScramCredentialRecord] = (),
     ) -> None:
         """`broker_settings`: the definitions of a broker's settings, of which AlterConfigs may set the dynamic
-        settings. `founding_settings`: the settings of all brokers that the controller writes into a new log."""
+        settings. `founding_settings`: the settings of all brokers that the controller writes into a new log;
+        `founding_users`: the credentials of users that it writes there."""
         self.image = EMPTY_IMAGE
         self.heartbeats = Heartbeats(broker_session_timeout_ms)
         """The contacts of brokers with this process, which are not part of the replicated state."""
@@ -98,6 +101,7 @@ class ControllerMachine:
         self._topic_rules = topic_rules
         self._broker_settings = broker_settings
         self._founding_settings = founding_settings
+        self._founding_users = tuple(founding_users)
 
     def apply(self, record: MetadataRecord) -> None:
         """Change the state by one record."""
@@ -168,6 +172,7 @@ class ControllerMachine:
             self._topic_rules,
             self._broker_settings,
             self._founding_settings,
+            self._founding_users,
         )
         decided = DECIDERS[type(command)](situation, command)
         return (yield from decided) if isinstance(decided, Generator) else decided
@@ -184,6 +189,7 @@ class Situation(NamedTuple):
     rules: TopicRules
     broker_settings: Table
     founding_settings: Mapping[str, str]
+    founding_users: Sequence[UserScramCredentialRecord]
 
 
 def _allocate_producer_ids(now: Situation, command: AllocateProducerIds) -> Decision[MetadataRecord, ProducerIdBlock]:
@@ -217,6 +223,7 @@ def _finalize_metadata_version(now: Situation, _: FinalizeMetadataVersion) -> De
                 ConfigRecord(resource_type=kind, resource_name=name, name=setting, value=value)
                 for setting, value in sorted(now.founding_settings.items())
             )
+            records += now.founding_users
     return Decision(records=tuple(records), response=CarriedOut())
 
 

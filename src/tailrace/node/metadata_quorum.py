@@ -13,6 +13,7 @@ from dataclasses import replace
 from random import random
 from typing import Any, Final
 
+from tailrace.metadata.feature_levels import METADATA_VERSION_FEATURE
 from tailrace.metadata.image import ClusterImage
 from tailrace.model.errors import CorruptRecords, KafkaError
 from tailrace.model.ids import ZERO_TOPIC_ID
@@ -24,6 +25,7 @@ from tailrace.node.data_directory import new_cluster_id
 from tailrace.node.event_loop import LoopClock
 from tailrace.node.flush_thread import FlushThread
 from tailrace.node.founding import FoundedQuorum, Founding, warn_if_wiped
+from tailrace.node.founding_users import FoundingUsers
 from tailrace.node.peers import Peers
 from tailrace.node.settings.broker_config import controller_machine, founding_settings
 from tailrace.node.settings.config import NodeConfig
@@ -104,6 +106,7 @@ class MetadataQuorum:
         loop = self._loop = asyncio.get_running_loop()
         self._key = ReplicaKey(config.node_id, bytes(identity.directory_id or ZERO_TOPIC_ID))
         self._metadata_directory = MetadataDirectory(directory, files=files)
+        self._founding_users = FoundingUsers(directory, files=files)
         self._log = self._open_log()
         self._replica: MetadataReplica | None = None
         self._places = ControllerPlaces(
@@ -220,7 +223,10 @@ class MetadataQuorum:
                 on_fatal=self._on_fatal,
             ),
             machine=controller_machine(
-                config, random_bytes=secrets.token_bytes, founding_settings=founding_settings(config)
+                config,
+                random_bytes=secrets.token_bytes,
+                founding_settings=founding_settings(config),
+                founding_users=self._founding_users.read(),
             ),
             directory=self._metadata_directory,
             log=self._log,
@@ -241,6 +247,11 @@ class MetadataQuorum:
     def start(self) -> None:
         """Take part from now on."""
         self.replica.start()
+
+    def forget_founding_users(self) -> None:
+        """Remove the file of founding users if the metadata log is founded, as far as this node knows."""
+        if METADATA_VERSION_FEATURE in self.controller.image.features:
+            self._founding_users.remove()
 
     def _storage_failed(self, fault: KafkaError) -> None:
         """Stop this node after the failure of its metadata log, since the node gets no further changes; but not before

@@ -168,6 +168,7 @@ class Node:
             )
             self._dispatchers.append(self._broker.broker.dispatcher)
             await self._broker.start(self.advertised)
+        quorum.forget_founding_users()
         await self._start_monitoring(quorum)
         for listener in self._client_listeners:
             assert self._broker is not None, "only a broker has listeners for clients"

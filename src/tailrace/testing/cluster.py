@@ -22,6 +22,7 @@ from typing import Final, Self
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.node.local.cluster import ClusterWish, LocalNode, added_node, check_settings, open_cluster
 from tailrace.node.local.reserved_ports import ReservedPorts
+from tailrace.node.local.security import ClusterSecurity
 from tailrace.node.settings.listeners import ListenerAddress
 from tailrace.testing.cluster_faults import ClusterFaults, others_of
 from tailrace.testing.node_process import ClusterError, NodeProcess
@@ -43,7 +44,8 @@ class Cluster(TopicCalls):
     Starts with the `with` block and leaves no process and no file behind, also if the test is killed; only a node that
     is paused then stays. `config` has settings by Kafka's names, for
     every node; dev.mode is true by default. `directory` keeps settings and data after the block, for a look or another
-    start. Without `controllers`, brokers are controllers too.
+    start. Without `controllers`, brokers are controllers too. `secure`: the nodes have TLS, SASL and permissions, as by
+    `tailrace up --secure`; `client_settings` are of the super user, and calls of the cluster use them.
     """
 
     def __init__(
@@ -54,13 +56,15 @@ class Cluster(TopicCalls):
         controllers: int = 0,
         config: Mapping[str, str] | None = None,
         directory: Path | None = None,
+        secure: bool = False,
         timeout: float = _READY_S,
     ) -> None:
         super().__init__()
         settings = {**_SETTINGS, **(texts(config) or {})}
         self._wish = ClusterWish(
-            brokers=brokers, racks=racks, controllers=controllers, listen=_ANY_PORT, settings=settings
+            brokers=brokers, racks=racks, controllers=controllers, listen=_ANY_PORT, settings=settings, secure=secure
         )
+        self._security: ClusterSecurity | None = None
         self._directory = directory
         self._timeout = timeout
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
@@ -100,6 +104,8 @@ class Cluster(TopicCalls):
             nodes = open_cluster(directory, self._wish, self._ports, has_checks=has_checks)
         except KafkaError as fault:
             raise ClusterError(str(fault)) from None
+        security = ClusterSecurity(directory)
+        self._security = security if security.exists else None
         for node in nodes:
             self._take(node)
         is_plain = self._wish.settings == _SETTINGS and not self._wish.racks
@@ -140,6 +146,13 @@ class Cluster(TopicCalls):
         self._check_is_open()
         return ",".join(map(self.address, self.broker_ids))
 
+    @property
+    def client_settings(self) -> dict[str, str]:
+        """The settings of a client of this cluster, with the addresses of all brokers; of a secured cluster, the
+        settings of its super user."""
+        security = {} if self._security is None else self._security.client_settings()
+        return {"bootstrap.servers": self.bootstrap_servers, **security}
+
     def address(self, node: int = 1) -> str:
         """`HOST:PORT` of one broker; for a controller, of its listener for controllers."""
         return self._node(node).node.address
@@ -160,7 +173,7 @@ class Cluster(TopicCalls):
         deadline = time.monotonic() + self._timeout
         while True:
             try:
-                with Admin(self.running_servers, bootstrap_timeout_ms=2_000) as admin:
+                with Admin(self.running_settings, bootstrap_timeout_ms=2_000) as admin:
                     leader_id = int(admin.describe_quorum().leader_id)
                 if leader_id >= 0 and self.is_running(leader_id):
                     return leader_id

@@ -15,6 +15,7 @@ from tailrace.client.reading.records_ahead import ConsumerRecord
 from tailrace.model.partitions import TopicPartition
 from tailrace.testing.comparison import show
 from tailrace.testing.running_test import Section
+from tailrace.testing.servers import Connection
 
 LINES = 20
 """The last lines of the log of a node, of the lines since the test began."""
@@ -40,7 +41,7 @@ class ReportedCluster(Protocol):
     def named_topics(self) -> Mapping[str, int]: ...
 
     @property
-    def running_servers(self) -> str: ...
+    def running_settings(self) -> dict[str, str]: ...
 
     def is_running(self, node: int = 1) -> bool: ...
 
@@ -92,7 +93,7 @@ def _in_time(look: Callable[[], str]) -> str:
 
 def _records(cluster: ReportedCluster, since_ms: int) -> str:
     deadline = time.monotonic() + TIME_S
-    servers = cluster.running_servers
+    servers = cluster.running_settings
     timeout_ms = int(TIME_S * 1000)
     blocks = []
     with Admin(servers, bootstrap_timeout_ms=timeout_ms, default_api_timeout_ms=timeout_ms) as admin:
@@ -125,7 +126,7 @@ def _records(cluster: ReportedCluster, since_ms: int) -> str:
     return "\n".join(blocks)
 
 
-def _last_records(servers: str, ends: dict[TopicPartition, int], deadline: float) -> list[ConsumerRecord]:
+def _last_records(servers: Connection, ends: dict[TopicPartition, int], deadline: float) -> list[ConsumerRecord]:
     """The last records of the partitions that end at these offsets, the newest last."""
     starts = {partition: max(0, end - RECORDS) for partition, end in ends.items() if end > 0}
     if not starts:

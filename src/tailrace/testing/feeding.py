@@ -10,7 +10,7 @@ from tailrace.client.blocking.admin import Admin
 from tailrace.client.blocking.producer import Producer
 from tailrace.client.writing.outgoing import RecordMetadata
 from tailrace.model.errors import ErrorCode, KafkaError
-from tailrace.testing.servers import Servers, addresses
+from tailrace.testing.servers import Connection, Servers, connection
 
 T = TypeVar("T")
 Content: TypeAlias = str | bytes | Mapping[str, object] | list[object] | None
@@ -63,14 +63,14 @@ def feed(
     """
     listed = list_of("rows", rows)
     encoded = [_encode_row(row, f"row {number} for topic {topic!r}") for number, row in enumerate(listed)]
-    count = _partition_count(addresses(servers), topic, partitions)
+    count = _partition_count(connection(servers), topic, partitions)
     for number, record in enumerate(encoded):
         if record.partition is not None and not 0 <= record.partition < count:
             raise ValueError(
                 f"row {number} for topic {topic!r}: there is no partition {record.partition}, the topic has {count}"
             )
     keyless = 0
-    with Producer(addresses(servers)) as producer:
+    with Producer(connection(servers)) as producer:
         sent = []
         for record in encoded:
             partition = record.partition
@@ -100,7 +100,7 @@ def list_of(name: str, records: Iterable[T]) -> list[T]:
     return list(records)
 
 
-def _partition_count(servers: str, topic: str, wanted: int | None) -> int:
+def _partition_count(servers: Connection, topic: str, wanted: int | None) -> int:
     """The number of partitions of the topic; a missing topic is created."""
     with Admin(servers) as admin:
         found = admin.existing_topics([topic])

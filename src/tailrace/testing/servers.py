@@ -1,5 +1,6 @@
 """The cluster that a test means: its addresses, or an object with its addresses."""
 
+from collections.abc import Mapping
 from typing import Protocol, TypeAlias
 
 
@@ -19,3 +20,13 @@ Servers: TypeAlias = str | HasServers
 def addresses(servers: Servers) -> str:
     """The addresses of the cluster, `HOST:PORT[,HOST:PORT...]`."""
     return servers if isinstance(servers, str) else servers.bootstrap_servers
+
+
+Connection: TypeAlias = str | Mapping[str, str]
+"""The first argument of a client: addresses, or settings."""
+
+
+def connection(servers: Servers) -> Connection:
+    """The settings of clients of the cluster; without settings its addresses."""
+    settings = getattr(servers, "client_settings", None)
+    return addresses(servers) if settings is None else dict(settings)

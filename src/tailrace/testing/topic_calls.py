@@ -69,6 +69,17 @@ class TopicCalls(ABC):
         """The addresses of the brokers that run. Raises KafkaError if no broker runs."""
 
     @property
+    def client_settings(self) -> dict[str, str]:
+        """The settings of a client of this cluster, for `Producer(cluster.client_settings)`: the addresses, and the
+        security of a cluster that has security."""
+        return {"bootstrap.servers": self.bootstrap_servers}
+
+    @property
+    def running_settings(self) -> dict[str, str]:
+        """`client_settings` with the addresses of the brokers that run. Raises KafkaError if no broker runs."""
+        return {**self.client_settings, "bootstrap.servers": self.running_servers}
+
+    @property
     @abstractmethod
     def running_nodes(self) -> list[int]:
         """The numbers of the nodes that run."""
@@ -96,7 +107,7 @@ class TopicCalls(ABC):
             wanted = NewTopic(topic, partitions, replicas, configs=texts(config))
         except (TypeError, ValueError) as fault:
             raise fault.with_traceback(None) from None  # the argument is named: no frame says more
-        with Admin(self.bootstrap_servers) as admin:
+        with Admin(self.client_settings) as admin:
             try:
                 admin.create_topics([wanted])
             except KafkaError as fault:
@@ -104,7 +115,7 @@ class TopicCalls(ABC):
                 if fault.code is not ErrorCode.INVALID_REPLICATION_FACTOR or (replication_factor or 0) > running:
                     raise
                 # A controller fences a broker whose heartbeats come late, as they do on a machine with too much work.
-                look = partial(see_brokers, self.running_servers, running)
+                look = partial(see_brokers, self.running_settings, running)
                 wait_until(f"{running} brokers serve", look, _WAIT_S, call="create_topic")
                 admin.create_topics([wanted])
         return topic
@@ -139,7 +150,7 @@ class TopicCalls(ABC):
         from tailrace.testing.topic_contents import read_all
 
         self._name(topic)
-        return read_all(self.bootstrap_servers, topic, isolation=isolation, timeout=timeout)
+        return read_all(self.client_settings, topic, isolation=isolation, timeout=timeout)
 
     @_brief
     def assert_holds(
@@ -165,7 +176,7 @@ class TopicCalls(ABC):
 
         listed = list_of("records", records)
         self._name(topic)
-        servers = self.bootstrap_servers
+        servers = self.client_settings
 
         def read(left_s: float) -> "list[ConsumerRecord]":
             return read_all(servers, topic, isolation=isolation, timeout=left_s)
@@ -183,10 +194,10 @@ class TopicCalls(ABC):
 
         return wait_until(
             f"group {group!r} has a lag of at most {at_most} on topic {topic!r}",
-            lambda left_s: see_lag(self.running_servers, group, topic, at_most, left_s),
+            lambda left_s: see_lag(self.running_settings, group, topic, at_most, left_s),
             timeout,
             call="wait_for_lag",
-            explain=lambda: group_account(self.running_servers, group, topic),
+            explain=lambda: group_account(self.running_settings, group, topic),
         )
 
     def wait_until_leader(self, topic: str, partition: int = 0, *, timeout: float = _WAIT_S) -> int:
@@ -195,7 +206,7 @@ class TopicCalls(ABC):
         from tailrace.testing.waits import see_leader, wait_until
 
         def look(left_s: float) -> "Sight":
-            return see_leader(self.running_servers, TopicPartition(topic, partition), self.running_nodes, left_s)
+            return see_leader(self.running_settings, TopicPartition(topic, partition), self.running_nodes, left_s)
 
         return wait_until(f"partition {topic}-{partition} has a leader", look, timeout, call="wait_until_leader")
 
@@ -206,7 +217,7 @@ class TopicCalls(ABC):
         wanted = "all replicas of all topics are" if topic is None else f"all replicas of topic {topic!r} are"
         wait_until(
             f"{wanted} in sync",
-            lambda left_s: see_in_sync(self.running_servers, topic, left_s),
+            lambda left_s: see_in_sync(self.running_settings, topic, left_s),
             timeout,
             call="wait_until_in_sync",
         )

@@ -11,6 +11,7 @@ from tailrace.client.blocking.consumer import Consumer
 from tailrace.client.reading.records_ahead import ConsumerRecord
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.testing.comparison import Comparison, Expected, ExpectedRecord
+from tailrace.testing.servers import Connection
 from tailrace.testing.waits import POLL_S, blocked_loop, see_markers, wait_until
 
 _LEAST_S = 1.0
@@ -21,7 +22,7 @@ __tracebackhide__ = True  # pytest shows the line of the test
 
 
 def read_all(
-    servers: str, topic: str, *, isolation: Isolation = "read_committed", timeout: float = 30.0
+    servers: Connection, topic: str, *, isolation: Isolation = "read_committed", timeout: float = 30.0
 ) -> list[ConsumerRecord]:
     """The records that the topic holds now, by partition and offset; with read_committed also the records of each
     transaction whose commit has returned.
@@ -47,7 +48,7 @@ def read_all(
     return sorted(records, key=lambda record: (record.partition, record.offset))
 
 
-def _check_exists(servers: str, topic: str, timeout: float) -> None:
+def _check_exists(servers: Connection, topic: str, timeout: float) -> None:
     wait_ms = max(int(timeout * 1000), 1)
     with Admin(servers, bootstrap_timeout_ms=wait_ms, default_api_timeout_ms=wait_ms) as admin:
         if admin.existing_topics([topic]):

@@ -10,6 +10,7 @@ from tailrace.client.loop_thread import runs_here
 from tailrace.client.offsets import EARLIEST, LATEST, READ_COMMITTED
 from tailrace.model.errors import KafkaError
 from tailrace.model.partitions import TopicPartition
+from tailrace.testing.servers import Connection
 
 POLL_S = 0.05
 
@@ -76,7 +77,7 @@ def blocked_loop(call: str, separator: str = "; ") -> str:
     return f"{separator}the event loop of this thread was blocked meanwhile: in a coroutine say {form}"
 
 
-def see_lag(servers: str, group: str, topic: str, at_most: int, left_s: float) -> Sight:
+def see_lag(servers: Connection, group: str, topic: str, at_most: int, left_s: float) -> Sight:
     """The lag of a group on a topic. A partition without a committed offset counts with all its records."""
     with _admin(servers, left_s) as admin:
         if not admin.existing_topics([topic]):
@@ -95,7 +96,7 @@ def see_lag(servers: str, group: str, topic: str, at_most: int, left_s: float) -
     return Sight(lags <= at_most, f"lag {lags}: {', '.join(words)}", lags)
 
 
-def group_account(servers: str, group: str, topic: str) -> list[str]:
+def group_account(servers: Connection, group: str, topic: str) -> list[str]:
     """Words about the members of the group, and about other groups that have committed on the topic."""
     deadline = time.monotonic() + _ACCOUNT_S
     with _admin(servers, _ACCOUNT_S) as admin:
@@ -118,7 +119,7 @@ def _members(admin: Admin, group: str) -> str:
     return f"the group has {count or 'no'} member{'' if count == 1 else 's'}"
 
 
-def see_leader(servers: str, partition: TopicPartition, alive: Collection[int], left_s: float) -> Sight:
+def see_leader(servers: Connection, partition: TopicPartition, alive: Collection[int], left_s: float) -> Sight:
     """The leader of the partition; there if it is among the nodes that are alive."""
     with _admin(servers, left_s) as admin:
         topics = admin.existing_topics([partition.topic])
@@ -146,14 +147,14 @@ def _replicas(partition: PartitionInfo, alive: Collection[int]) -> str:
     return f"{where}, of which none runs{more}"
 
 
-def see_brokers(servers: str, count: int, left_s: float) -> Sight:
+def see_brokers(servers: Connection, count: int, left_s: float) -> Sight:
     """The brokers that the controller does not fence; there if they are so many."""
     with _admin(servers, left_s) as admin:
         found = [int(broker.node_id) for broker in admin.list_brokers() if not broker.is_fenced]
     return Sight(len(found) >= count, f"brokers {_numbers(found)} serve", len(found))
 
 
-def see_in_sync(servers: str, topic: str | None, left_s: float) -> Sight:
+def see_in_sync(servers: Connection, topic: str | None, left_s: float) -> Sight:
     """The replicas that are out of sync, of the topic or of all topics."""
     with _admin(servers, left_s) as admin:
         topics = admin.list_topics(include_internal=True) if topic is None else admin.existing_topics([topic])
@@ -168,7 +169,7 @@ def see_in_sync(servers: str, topic: str | None, left_s: float) -> Sight:
     return Sight(not behind, ", ".join(behind[:5]) + more)
 
 
-def see_markers(servers: str, topic: str, left_s: float) -> Sight:
+def see_markers(servers: Connection, topic: str, left_s: float) -> Sight:
     """Whether a transaction is decided whose markers the topic lacks; there without such a transaction.
 
     A commit returns when the decision is written, and the coordinator marks the partitions after it: until then a
@@ -194,7 +195,7 @@ def _numbers(replicas: Collection[int]) -> str:
     return ",".join(map(str, sorted(replicas))) or "none"
 
 
-def _admin(servers: str, left_s: float) -> Admin:
+def _admin(servers: Connection, left_s: float) -> Admin:
     """A client whose calls end in time for another look."""
     timeout_ms = max(100, min(int(left_s * 1000), 5_000))
     return Admin(servers, bootstrap_timeout_ms=timeout_ms, default_api_timeout_ms=timeout_ms)

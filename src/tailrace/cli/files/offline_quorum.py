@@ -8,8 +8,10 @@ from pathlib import Path
 
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import TopicId, format_topic_id
+from tailrace.model.security.scram import ScramMechanism
 from tailrace.model.topic_config import TopicConfig
 from tailrace.node.data_directory import DirectoryLock
+from tailrace.node.founding_users import FoundingUsers, upsertion_of_password
 from tailrace.node.settings.config import NodeConfig, load_config
 from tailrace.raft.effects import AppendAsLeader, KRaftVersion, Voters
 from tailrace.raft.voters import ReplicaKey, Voter, VoterListener, VoterSet
@@ -117,6 +119,19 @@ def opened_quorum(file: Path) -> Iterator[OfflineQuorum]:
             yield OfflineQuorum(controller, directory, log)
         finally:
             log.close()
+
+
+def add_founding_user(file: Path, user: str, password: str, *, mechanism: ScramMechanism, iterations: int) -> None:
+    """Add a first user of a new cluster in the directory of the controller that this file configures.
+
+    Raises KafkaError if the node is no controller or runs, or if its directory belongs to a cluster already.
+    """
+    config = _config_of(file)
+    if not config.quorum.is_controller:
+        raise _refusal(f"{file}: the node is no controller, and founds no cluster; name the file of a controller")
+    with DirectoryLock(config.data_directory):
+        change = upsertion_of_password(user, password, mechanism=mechanism, iterations=iterations)
+        FoundingUsers(str(config.data_directory), files=OsFiles()).set(change)
 
 
 def _config_of(file: Path) -> NodeConfig:

@@ -8,7 +8,7 @@ from typing import Annotated, Final
 import typer
 
 from tailrace.cli.output import DEFAULT_BOOTSTRAP, BootstrapServer, Format, Output, Row, admin_of, show
-from tailrace.client.users import DEFAULT_MECHANISM
+from tailrace.client.users import DEFAULT_MECHANISM, checked_password, mechanism_of
 from tailrace.model.security.scram import MOST_ITERATIONS
 
 _COLUMNS: Final = ("USER", "MECHANISM", "ITERATIONS")
@@ -39,17 +39,31 @@ def add(
     ] = None,
     mechanism: Mechanism = DEFAULT_MECHANISM,
     iterations: Annotated[int, typer.Option("--iterations", help="Rounds of PBKDF2.")] = MOST_ITERATIONS,
+    offline: Annotated[
+        bool,
+        typer.Option(
+            "--offline", help="Make a first user of a new cluster, in a controller's directory, before its first start."
+        ),
+    ] = False,
+    config: Annotated[
+        Path | None, typer.Option("--config", metavar="FILE", help="With --offline: the controller's settings.")
+    ] = None,
     bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP,
     output: Output = Format.TABLE,
 ) -> None:
     """Make a user, or give a user another password.
 
     Without a file, the terminal asks for the password. A password is no argument: other users of the machine see
-    arguments.
+    arguments. Run --offline for each controller of the new cluster: the first leader writes its users into the log.
     """
+    if offline != (config is not None):
+        raise typer.BadParameter("--offline and --config FILE belong together", param_hint="--offline")
     password = _password(password_file)
-    with admin_of(bootstrap_server) as admin:
-        admin.set_password(name, password, mechanism=mechanism, iterations=iterations)
+    if config is not None:
+        _add_offline(config, name, password, mechanism, iterations)
+    else:
+        with admin_of(bootstrap_server) as admin:
+            admin.set_password(name, password, mechanism=mechanism, iterations=iterations)
     show([{"USER": name, "MECHANISM": mechanism.upper(), "ITERATIONS": iterations}], _COLUMNS, output)
 
 
@@ -64,6 +78,14 @@ def delete(
     with admin_of(bootstrap_server) as admin:
         admin.delete_password(name, mechanism=mechanism)
     show([{"USER": name, "MECHANISM": mechanism.upper()}], _COLUMNS[:2], output)
+
+
+def _add_offline(config: Path, name: str, password: str, mechanism: str, iterations: int) -> None:
+    from tailrace.cli.files.offline_quorum import add_founding_user
+
+    kind = mechanism_of(mechanism)
+    checked_password(password)
+    add_founding_user(config, name, password, mechanism=kind, iterations=iterations)
 
 
 def _password(file: Path | None) -> str:

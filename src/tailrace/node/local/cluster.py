@@ -3,6 +3,7 @@ alone.
 
     DIRECTORY/node-1/server.properties     the settings of node 1
     DIRECTORY/node-1/data                  its data
+    DIRECTORY/security                     of a secured cluster (`node.local.security`)
 
 Brokers have the numbers from 1 on; nodes that are only controllers have the numbers after the brokers. Without nodes
 that are only controllers the first brokers are controllers too: an odd number of brokers, five at most. The files in a
@@ -19,6 +20,7 @@ from typing import TYPE_CHECKING
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.node.data_directory import make_durably
 from tailrace.node.local.reserved_ports import ReservedPorts
+from tailrace.node.local.security import CLIENT_LISTENER, ClusterSecurity
 from tailrace.node.settings.listeners import ListenerAddress, is_wildcard_host, parse_endpoint
 from tailrace.storage.checkpoints import META_PROPERTIES, replace_file
 from tailrace.storage.files import OsFiles
@@ -37,6 +39,7 @@ _OWN = frozenset(
 _DATA = "data"
 _FOUNDERS = "controller.quorum.voters"
 _CLIENTS = "PLAINTEXT"
+"""The listener for clients of a cluster without security."""
 _CONTROLLERS = "CONTROLLER"
 _BROKER_ROLE = "broker"
 _CONTROLLER_ROLE = "controller"
@@ -56,6 +59,9 @@ class ClusterWish:
     """The address of the first broker; the other nodes get the next ports. Port 0: free ports."""
     settings: Mapping[str, str]
     """Settings for every node."""
+    secure: bool = False
+    """Whether the cluster has TLS, SASL, an authorizer and a super user (`ClusterSecurity`). A cluster in the directory
+    stays as it was founded."""
 
     def check(self) -> None:
         """Raises KafkaError(INVALID_CONFIG) that names the value that is not possible."""
@@ -142,7 +148,11 @@ def open_cluster(
     if not known:
         return _found(directory, wish, ports, has_checks=has_checks)
     _check_is_wanted(directory, known, wish)
-    nodes = [replace(node, settings={**node.settings, **wish.settings}) for node in known]
+    security = ClusterSecurity(directory)
+    if security.exists:
+        security.make(parse_endpoint(known[0].settings["listeners"].split(",")[0]).host)
+    present = security.settings() if security.exists else {}
+    nodes = [replace(node, settings={**node.settings, **present, **wish.settings}) for node in known]
     for node in nodes:
         node.reserve(ports)
     return _written(nodes)
@@ -185,6 +195,7 @@ def _check_is_wanted(directory: Path, nodes: Sequence[LocalNode], wish: ClusterW
         "--controllers": wish.controllers not in (None, len(nodes) - len(brokers)),
         "--racks": wanted != racks,
         "--listen": is_elsewhere,
+        "--secure": wish.secure and not ClusterSecurity(directory).exists,
     }
     for option in (name for name, differs in differences.items() if differs):
         raise _refusal(
@@ -216,6 +227,10 @@ def _found(directory: Path, wish: ClusterWish, ports: ReservedPorts, *, has_chec
     quorum_ports = dict(zip(voters, taken[broker_count:], strict=True))
     nodes = []
     stale = list(directory.glob(f"node-*/{CONFIG_FILE}"))  # files of nodes that have never run
+    security = ClusterSecurity(directory)
+    if wish.secure:
+        security.make(host)
+    common = security.settings() if wish.secure else {}
     for node_id in range(1, broker_count + controller_count + 1):
         is_broker = node_id <= broker_count
         own = _own_settings(
@@ -226,10 +241,14 @@ def _found(directory: Path, wish: ClusterWish, ports: ReservedPorts, *, has_chec
             is_controller=node_id in quorum_ports or not voters,
             quorum_port=quorum_ports.get(node_id),
             rack=racks[(node_id - 1) % len(racks)] if is_broker and racks else None,
+            clients=CLIENT_LISTENER if wish.secure else _CLIENTS,
         )
-        settings = {**own, **_quorum_settings(host, quorum_ports), **wish.settings}
+        settings = {**own, **_quorum_settings(host, quorum_ports), **common, **wish.settings}
         nodes.append(LocalNode(node_id=node_id, home=directory.absolute() / f"node-{node_id}", settings=settings))
-    return _written(nodes, stale, has_checks=has_checks)
+    written = _written(nodes, stale, has_checks=has_checks)
+    if wish.secure:
+        security.found_users(node.data_directory for node in written if node.is_controller)
+    return written
 
 
 def _config_of(node: LocalNode) -> "NodeConfig":
@@ -263,6 +282,7 @@ def added_node(
         is_controller=is_controller,
         quorum_port=ports.reserve(host, 0) if is_controller else None,
         rack=rack,
+        clients=next(parse_endpoint(node.settings["listeners"].split(",")[0]).name for node in nodes if node.is_broker),
     )
     common = {name: text for name, text in nodes[0].settings.items() if name not in (*_OWN, _FOUNDERS)}
     places = ",".join(f"{_bracketed(listener.host)}:{listener.port}" for listener in controllers)
@@ -289,8 +309,9 @@ def _own_settings(
     is_controller: bool,
     quorum_port: int | None,
     rack: str | None,
+    clients: str,
 ) -> dict[str, str]:
-    listeners = {_CLIENTS: client_port, _CONTROLLERS: quorum_port}
+    listeners = {clients: client_port, _CONTROLLERS: quorum_port}
     roles = {_BROKER_ROLE: client_port is not None, _CONTROLLER_ROLE: is_controller}
     settings = {
         "node.id": str(node_id),

@@ -1,13 +1,14 @@
 """The settings of a node as the values that its broker and its controller are built from."""
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from tailrace.coordinators.config import GroupConfig, TransactionConfig
 from tailrace.metadata.controller import ControllerMachine
 from tailrace.metadata.deciding.config_changes import DECISIVE, MIN_IN_SYNC
 from tailrace.metadata.deciding.topics import TopicRules
 from tailrace.metadata.image import ALL_BROKERS, ClusterImage
+from tailrace.metadata.records.users import UserScramCredentialRecord
 from tailrace.model.ids import BrokerId
 from tailrace.model.proofs import NO_SECRET
 from tailrace.node.settings.config import NodeConfig
@@ -67,10 +68,14 @@ def authorizer(config: NodeConfig, metadata: QuorumController) -> Authorizer:
 
 
 def controller_machine(
-    config: NodeConfig, *, random_bytes: Callable[[int], bytes], founding_settings: Mapping[str, str]
+    config: NodeConfig,
+    *,
+    random_bytes: Callable[[int], bytes],
+    founding_settings: Mapping[str, str],
+    founding_users: Sequence[UserScramCredentialRecord] = (),
 ) -> ControllerMachine:
-    """The controller of this node. `founding_settings` become the settings of all brokers in a log that this controller
-    founds."""
+    """The controller of this node. In a log that this controller founds, `founding_settings` become the settings of all
+    brokers, and `founding_users` are the first users."""
     rules = TopicRules(
         num_partitions=config.integer("num.partitions"),
         replication_factor=config.integer("default.replication.factor"),
@@ -84,6 +89,7 @@ def controller_machine(
         topic_rules=rules,
         broker_settings=BROKER_SETTINGS,
         founding_settings=founding_settings,
+        founding_users=founding_users,
         broker_session_timeout_ms=config.integer("broker.session.timeout.ms"),
     )
 
