@@ -114,7 +114,13 @@ class NodeAuthentication:
         credentials = UserCredentials(
             image,
             random_bytes=secrets.token_bytes,
-            node_user=None if user is None else NodeUser(name=user.username, password=user.password.reveal()),
+            node_user=None
+            if user is None
+            else NodeUser(
+                name=user.username,
+                password=user.password.reveal(),
+                second_password=None if sasl.second_password is None else sasl.second_password.reveal(),
+            ),
         )
         self._passwords = PasswordThread(clock.post)
         self._offer = {name: exchange_of(name, credentials) for name in sasl.mechanisms}

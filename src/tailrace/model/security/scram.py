@@ -64,6 +64,19 @@ class ScramCredential:
         return hmac.compare_digest(tried.stored_key, self.stored_key)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TwofoldCredential(ScramCredential):
+    """A credential that two passwords prove, while a password is changed. Both have one salt and one count of
+    iterations, which a client needs before it proves anything."""
+
+    second: ScramCredential = field(repr=False)
+
+    def proves(self, password: bytes) -> bool:
+        """Whether this is the first or the second password. Takes milliseconds."""
+        is_first = ScramCredential.proves(self, password)
+        return self.second.proves(password) or is_first
+
+
 def salted_password(mechanism: ScramMechanism, password: bytes, *, salt: bytes, iterations: int) -> bytes:
     """The result of PBKDF2 for a password in UTF-8. Takes milliseconds."""
     return hashlib.pbkdf2_hmac(mechanism.hash_name, password, salt, iterations)

@@ -46,6 +46,14 @@ SASL_SETTINGS = (
         sensitive=True,
     ),
     setting(
+        "sasl.jaas.config.second",
+        PASSWORD,
+        None,
+        "The user of the nodes with a second password, which this node accepts too while the password changes (not in"
+        " Kafka).",
+        sensitive=True,
+    ),
+    setting(
         "connections.max.reauth.ms",
         LONG,
         _GATE.max_reauth_ms,
@@ -78,6 +86,8 @@ class NodeSasl:
     mechanisms: tuple[str, ...]
     user: LoginUser | None
     """The user of the nodes."""
+    second_password: Secret | None
+    """A second password of this user that the node accepts."""
     of_brokers: SaslConfig | None
     """The authentication of this node at other brokers; None without SASL there."""
     of_controllers: SaslConfig | None
@@ -108,9 +118,11 @@ def read_node_sasl(
 
     if user is not None:
         user.password.reveal()  # a reference to nothing stops the start, not the first connection
+    second = _second_user(settings, user)
     return NodeSasl(
         mechanisms=settings.words("sasl.enabled.mechanisms"),
         user=user,
+        second_password=None if second is None else second.password,
         of_brokers=of(between_brokers, "sasl.mechanism.inter.broker.protocol"),
         of_controllers=of(to_controllers, "sasl.mechanism.controller.protocol"),
         limits=GateLimits(
@@ -118,6 +130,20 @@ def read_node_sasl(
             failure_delay_ms=settings.integer("connection.failed.authentication.delay.ms"),
         ),
     )
+
+
+def _second_user(settings: SettingValues, user: LoginUser | None) -> LoginUser | None:
+    given = settings.text("sasl.jaas.config.second")
+    if given is None:
+        return None
+    try:
+        second = parse_jaas(Secret(given).reveal())
+    except KafkaError as fault:
+        raise _refusal(f"sasl.jaas.config.second: {fault.detail.removeprefix('sasl.jaas.config: ')}") from None
+    if user is None or second.username != user.username:
+        raise _refusal("sasl.jaas.config.second: the user must be that of sasl.jaas.config; its password is another")
+    second.password.reveal()
+    return second
 
 
 def check_listener_sasl(settings: SettingValues, name: str, protocol: SecurityProtocol) -> None:

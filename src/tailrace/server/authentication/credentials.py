@@ -20,6 +20,7 @@ from tailrace.model.security.scram import (
     SALT_BYTES,
     ScramCredential,
     ScramMechanism,
+    TwofoldCredential,
     credential_of_password,
 )
 
@@ -35,6 +36,8 @@ class NodeUser:
 
     name: str
     password: str = field(repr=False)
+    second_password: str | None = field(default=None, repr=False)
+    """A second password that is accepted too, while the password is changed on one node after the other."""
 
 
 class FoundCredential(NamedTuple):
@@ -113,12 +116,24 @@ class UserCredentials:
     def _of_node(self, user: NodeUser, mechanism: ScramMechanism) -> ScramCredential:
         known = self._of_nodes.get(mechanism)
         if known is None:
-            known = self._of_nodes[mechanism] = credential_of_password(
-                mechanism,
-                user.password.encode()[:LONGEST_PASSWORD],
-                salt=self._salt(user.name),
-                iterations=self._form.iterations,
+            salt, iterations = self._salt(user.name), self._form.iterations
+            known, *second = (
+                credential_of_password(
+                    mechanism, password.encode()[:LONGEST_PASSWORD], salt=salt, iterations=iterations
+                )
+                for password in (user.password, user.second_password)
+                if password is not None
             )
+            if second:
+                known = TwofoldCredential(
+                    mechanism=mechanism,
+                    iterations=iterations,
+                    salt=salt,
+                    stored_key=known.stored_key,
+                    server_key=known.server_key,
+                    second=second[0],
+                )
+            self._of_nodes[mechanism] = known
         return known
 
     def _salt(self, user: str) -> bytes:

@@ -13,6 +13,7 @@ from tailrace.model.security.scram import (
     LONGEST_USER_NAME,
     ScramCredential,
     ScramMechanism,
+    TwofoldCredential,
 )
 from tailrace.server.authentication.credentials import UserCredentials
 
@@ -103,34 +104,64 @@ class ScramExchange:
         self._user = ""
         self._is_of_user = False
         self._has_begun = False
-        self._server: Any = Scram(mechanism.sasl_name).make_server(self._find, s_nonce=nonce)
+        self._make: Any = Scram(mechanism.sasl_name).make_server
+        self._servers: list[Any] = [self._make(self._find, s_nonce=nonce)]
+        """The exchange with each password that the user may have now; all send the same token."""
+        self._second: ScramCredential | None = None
 
     def _find(self, user: str) -> tuple[bytes, bytes, bytes, int]:
         found = self._users.find(user, self._mechanism)
         self._user, self._is_of_user = user, found.is_of_user
-        credential = found.credential
-        return credential.salt, credential.stored_key, credential.server_key, credential.iterations
+        self._second = found.credential.second if isinstance(found.credential, TwofoldCredential) else None
+        return _keys(found.credential)
 
     def take(self, token: bytes) -> Step:
         try:
             text = token.decode()
             if not self._has_begun:
                 self._has_begun = True
-                self._server.set_client_first(text)
-                return Challenge(self._server.get_server_first().encode())
-            self._server.set_client_final(text)
-            final = self._server.get_server_final().encode()
+                return Challenge(self._begin(text).encode())
+            final = self._end(text).encode()
         except Exception as fault:  # noqa: BLE001 - the bytes are hostile, and the library is not ours
             return Refused(self._user, self._reason(fault))
         if not self._is_of_user:
             return Refused(self._user, _NO_USER)
         return Granted(self._user, final)
 
+    def _begin(self, text: str) -> str:
+        """The token for the client's first token."""
+        first = self._servers[0]
+        first.set_client_first(text)
+        token: str = first.get_server_first()
+        if self._second is not None:
+            keys = _keys(self._second)
+            second = self._make(lambda _: keys, s_nonce=str(first.s_nonce))
+            second.set_client_first(text)
+            second.get_server_first()
+            self._servers.append(second)
+        return token
+
+    def _end(self, text: str) -> str:
+        """The token for the client's last token, by the password that the token proves. Raises scramp's error if it
+        proves no password."""
+        for server in self._servers[:-1]:
+            try:
+                server.set_client_final(text)
+            except Exception:  # noqa: BLE001 - the bytes are hostile; the last password has the say
+                continue
+            return str(server.get_server_final())
+        self._servers[-1].set_client_final(text)
+        return str(self._servers[-1].get_server_final())
+
     def _reason(self, fault: Exception) -> str:
         if self._user and not self._is_of_user:
             return _NO_USER
         error = getattr(fault, "server_error", None)
         return f"{type(fault).__name__} {getattr(error, 'value', '')}".rstrip()
+
+
+def _keys(credential: ScramCredential) -> tuple[bytes, bytes, bytes, int]:
+    return credential.salt, credential.stored_key, credential.server_key, credential.iterations
 
 
 def exchange_of(mechanism: str, users: UserCredentials) -> Callable[[], Exchange]:

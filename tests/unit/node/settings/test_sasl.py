@@ -82,3 +82,15 @@ def test_the_text_of_the_user_is_never_shown() -> None:
     entry = config(sasl_jaas_config=JAAS).entry("sasl.jaas.config")
     assert entry.setting.sensitive
     assert entry.setting.format(entry.value) is None
+
+
+def test_a_second_password_is_of_the_same_user() -> None:
+    second = JAAS.replace("canary", "canary-next")
+    sasl = config(sasl_jaas_config=JAAS, sasl_jaas_config_second=second).sasl
+    assert sasl.second_password is not None
+    assert sasl.second_password.reveal() == "canary-next"
+    assert "canary" not in repr(sasl)
+    assert "the user must be that" in refusal(
+        sasl_jaas_config=JAAS, sasl_jaas_config_second=second.replace('"node"', '"other"')
+    )
+    assert refusal(sasl_jaas_config=JAAS, sasl_jaas_config_second="x").startswith("sasl.jaas.config.second: ")

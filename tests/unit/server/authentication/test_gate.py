@@ -344,6 +344,24 @@ def test_the_user_of_the_nodes_is_known_without_a_record() -> None:
     refused(bench, client, scram.get_client_final().encode())
 
 
+@pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"])
+def test_a_node_accepts_two_passwords_of_the_nodes_and_no_third(mechanism: str) -> None:
+    bench = GateBench({}, node_user=NodeUser(name="node", password="first", second_password="second"))
+    for password, is_right in (("first", True), ("second", True), ("third", False)):
+        client = bench.connect()
+        if mechanism == "PLAIN":
+            client.handshake(mechanism)
+            client.authenticate(f"\0node\0{password}".encode())
+            bench.checks.carry_out()
+            bench.clock.advance(1_000)
+            assert (client.authenticated().error_code == ErrorCode.NONE) == is_right
+        elif is_right:
+            assert client.log_in("node", password, mechanism).error_code == ErrorCode.NONE
+        else:
+            assert client.log_in("node", password, mechanism) is None
+        assert client.is_open or not is_right
+
+
 # Sessions
 
 
