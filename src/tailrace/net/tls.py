@@ -13,9 +13,12 @@ import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from tailrace.model.errors import ErrorCode, KafkaError
+
+if TYPE_CHECKING:
+    from datetime import datetime
 
 TLS_VERSIONS: Final = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
 """The versions by Kafka's names, the oldest first."""
@@ -203,6 +206,9 @@ class TlsContexts:
         self._files = _state_of(config)
         self._context = self._make(config)
         self._looked_at = 0.0
+        self._is_server = is_server
+        self.ends: datetime | None = _end_of(config) if is_server else None
+        """The end of the validity of a server's certificate, in the context that is used now; None if not known."""
 
     def current(self, now: float) -> ssl.SSLContext:
         """The context; `now` is a monotonic time in seconds."""
@@ -221,6 +227,7 @@ class TlsContexts:
         except KafkaError as fault:
             _logger.error("event=certificates-not-renewed files=%s reason=%r", names, fault.detail)
         else:
+            self.ends = _end_of(self.config) if self._is_server else None
             _logger.info("event=certificates-renewed files=%s", names)
 
 
@@ -256,6 +263,15 @@ def hang_up_hint(contexts: "TlsContexts | None") -> str:
     if contexts.config.certificate is None:
         return "a listener that asks for certificates does so: ssl.keystore.location"
     return "a listener that does not accept the certificate does so: ssl.keystore.location"
+
+
+def _end_of(config: TlsConfig) -> "datetime | None":
+    if config.certificate is None:
+        return None
+    from tailrace.net.certificate_times import end_of_validity  # clients do not need it
+
+    with config.certificate.as_file() as name, open(name, encoding="ascii", errors="replace") as file:
+        return end_of_validity(file.read())
 
 
 def _state_of(config: TlsConfig) -> tuple[object, ...]:

@@ -17,9 +17,11 @@ from tailrace.net.buffers import BufferPool
 from tailrace.net.fair_turns import FairTurns
 from tailrace.net.inbound import InboundConnection
 from tailrace.net.listener import Listener, arrivals_within
+from tailrace.net.tls import TlsContexts
 from tailrace.net.turns import Turns
 from tailrace.node.authentication import NodeAuthentication
 from tailrace.node.broker import RunningBroker
+from tailrace.node.certificate_watch import LOOK_SECONDS, CertificateWatch
 from tailrace.node.data_directory import DirectoryLock, claim_identity
 from tailrace.node.descriptors import (
     CarefulController,
@@ -59,11 +61,13 @@ class Node:
         self._directory = str(config.data_directory)
         self._listeners: list[Listener] = []
         self._dispatchers: list[Dispatcher] = []
+        self._certificates: dict[str, TlsContexts] = {}
         self.quorum: MetadataQuorum | None = None
         """The metadata quorum on this node; None until the start has opened the metadata log."""
         self._broker: RunningBroker | None = None
         self._authentication: NodeAuthentication | None = None
         self._monitoring: Monitoring | None = None
+        self._next_look: asyncio.TimerHandle | None = None
         self.metrics_address: tuple[str, int] | None = None
         """The address of /metrics, if an address is configured."""
 
@@ -78,8 +82,17 @@ class Node:
             await self._give_up()
             raise
 
+    def _look_at_certificates(self) -> None:
+        self._certificate_watch.look()
+        self._next_look = self._loop.call_later(LOOK_SECONDS, self._look_at_certificates)
+
+    def _end_looks(self) -> None:
+        if self._next_look is not None:
+            self._next_look.cancel()
+
     async def _give_up(self) -> None:
         """Release everything after a start that has failed or was cancelled."""
+        self._end_looks()
         if self._monitoring is not None:
             await self._monitoring.stop()
         for listener in self._listeners:
@@ -123,6 +136,10 @@ class Node:
         self._fair_turns = FairTurns(self._turns, call_soon=self._loop.call_soon)
         clock = LoopClock(self._loop, self._turns)
         self._bind()
+        self._certificate_watch = CertificateWatch(
+            self._certificates, warning_days=config.integer("ssl.certificate.warning.days")
+        )
+        self._look_at_certificates()
         self._authentication = NodeAuthentication(
             config.sasl, image=lambda: None if self.quorum is None else self.quorum.known_image, clock=clock
         )
@@ -200,6 +217,9 @@ class Node:
         limits = replace(self._config.listener_limits, max_connections=self._descriptors.connections)
         arrivals, of_controllers = arrivals_within(limits), self._config.quorum.listener_names
         for endpoint in self._config.addresses.listeners:
+            tls = self._config.tls_contexts(endpoint.name, is_server=True)
+            if tls is not None:
+                self._certificates[endpoint.name] = tls
             listener = Listener(
                 name=endpoint.name,
                 turns=self._turns,
@@ -208,7 +228,7 @@ class Node:
                 pool=self._receive_buffers,
                 limits=limits.of_controllers if endpoint.name in of_controllers else limits,
                 arrivals=arrivals,
-                tls=self._config.tls_contexts(endpoint.name, is_server=True),
+                tls=tls,
                 principal_of=self._config.principal_of(endpoint.name),
             )
             listener.bind(_hosts_to_bind(endpoint.host), endpoint.port)
@@ -241,6 +261,7 @@ class Node:
             controller=quorum.controller,
             metadata_flush_thread=quorum.flush_thread,
             stalls=self._stalls,
+            certificates=self._certificate_watch,
             files=self._files,
             broker=None if broker is None else broker.parts,
         )
@@ -253,6 +274,7 @@ class Node:
         `with_cluster`: all other nodes stop too, so no leadership is handed over.
         """
         assert self.quorum is not None, "the node was started"
+        self._end_looks()
         if self._monitoring is not None:
             await self._monitoring.stop()  # load balancers must not send clients here any more
         if self._broker is not None:

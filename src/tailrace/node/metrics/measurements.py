@@ -18,6 +18,7 @@ from tailrace.model.partitions import PartitionState, TopicPartition
 from tailrace.model.topic_config import TopicConfig
 from tailrace.net.buffers import BufferPool
 from tailrace.net.listener import Listener
+from tailrace.node.certificate_watch import CertificateWatch
 from tailrace.node.event_loop import StallWatch
 from tailrace.node.flush_thread import FlushThread
 from tailrace.node.metrics.group_lags import measure_lags
@@ -310,6 +311,7 @@ class NodeParts:
     controller: QuorumController
     metadata_flush_thread: FlushThread
     stalls: StallWatch
+    certificates: CertificateWatch
     files: OsFiles
     broker: BrokerParts | None
     """None for a node that is only a controller."""

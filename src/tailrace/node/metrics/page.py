@@ -185,6 +185,10 @@ def _connections(parts: NodeParts) -> Iterator[Metric]:
         ),
     ):
         yield counter(metric, text, labels, by_listener(value))
+    left = [((listener,), seconds) for listener, seconds in parts.certificates.seconds_left()]
+    if left:
+        text = "The time until the listener's certificate expires; below 0 when it has expired."
+        yield gauge("tailrace_certificate_remaining_seconds", text, labels, left)
     receiving = parts.receive_buffers.in_use_bytes
     yield single("tailrace_receive_buffer_bytes", "Memory of requests that are being read.", receiving)
 

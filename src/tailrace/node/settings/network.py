@@ -88,6 +88,13 @@ NETWORK_SETTINGS = (
         "connections.max.idle.ms", LONG, _LIMITS.idle_ms, "A connection that is silent this long is closed.", at_least=1
     ),
     setting(
+        "ssl.certificate.warning.days",
+        INT,
+        30,
+        "From this number of days before a listener's certificate expires, the log says so each hour (not in Kafka).",
+        at_least=0,
+    ),
+    setting(
         "queued.max.request.bytes",
         LONG,
         256 << 20,
