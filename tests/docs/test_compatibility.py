@@ -16,6 +16,7 @@ from interop import kafkajs
 from interop.clients import CLIENTS, CODECS, knows
 from interop.differential.differences import table
 from interop.differential.listed import DIFFERENCES
+from interop.differential.listed_access import ACCESS
 from interop.differential.listed_replicated import REPLICATED
 from interop.differential.listed_transactions import TRANSACTIONS
 from interop.differential.listed_wrong_batches import WRONG_BATCHES, WRONG_BATCHES_OF_TOPICS
@@ -137,6 +138,7 @@ GENERATED: dict[str, Callable[[], str]] = {
 }
 MEASURED: dict[str, Callable[[], str]] = {
     "differences": lambda: table(DIFFERENCES),
+    "differences of access": lambda: table(ACCESS),
     "differences of clusters": lambda: table(REPLICATED),
     "differences of members": lambda: table(MEMBERS),
     "differences of transactions": lambda: table(TRANSACTIONS),

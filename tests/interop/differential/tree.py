@@ -20,8 +20,10 @@ _NOT_COMPARED = frozenset({"throttle_time_ms", "error_message", "batch_index_err
 _IDENTITY = (
     *("name", "topic", "topic_name", "topic_id", "group_id", "api_key", "resource_type", "resource_name"),
     *("partition_index", "partition", "index", "node_id", "broker_id", "replica_id", "group_instance_id"),
-    *("instance_id", "member_id", "producer_id", "source", "batch_index"),
+    *("instance_id", "member_id", "producer_id", "source", "batch_index", "user", "mechanism"),
 )
+_RULE = ("principal", "host", "operation", "permission_type")
+"""The identity of an ACL, beside its resource."""
 _TIMES = frozenset(
     {"timestamp", "log_append_time_ms", "last_timestamp", "base_timestamp", "max_timestamp"}
     | {"last_fetch_timestamp", "last_caught_up_timestamp", "transaction_start_time_ms"}
@@ -137,6 +139,8 @@ def _keyed(elements: list[Tree]) -> Tree:
     keyed: Tree = {}
     for at, element in enumerate(elements):
         named = ["key"] if "key" in element else [name for name in _IDENTITY if name in element]
+        if "permission_type" in element:
+            named += _RULE
         parts = [str(element[name]) for name in named if element[name] not in (None, "")]
         key = f"[{'/'.join(parts)}]" if named else f"[{at}]"
         while key in keyed:  # named twice
