@@ -34,6 +34,7 @@ NOUNS: Mapping[str, str] = {
     "work": "Run a command for each record of a topic.",
     "groups": "List, describe, reset and delete consumer groups.",
     "transactions": "List, describe and abort transactions.",
+    "audit": "Check the audit log of a node.",
     "acls": "List, add, remove and check access control lists.",
     "quorum": "Show the metadata quorum.",
     "brokers": "List, describe and unregister brokers.",

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from tailrace.model.errors import ErrorCode, KafkaError
+from tailrace.model.identity import ClientIdentity
 from tailrace.model.security.principal_rules import whole_name
 from tailrace.net.buffers import BufferPool
 from tailrace.net.fair_turns import FairTurns
@@ -144,6 +145,9 @@ class Listener:
         self.on_frame = on_frame
         self.on_accept: Callable[[InboundConnection], None] | None = None
         """Called with each accepted connection: the gate of a listener with SASL."""
+        self.on_handshake: Callable[[ClientIdentity, str], None] | None = None
+        """Called with the client and the fault of a TLS handshake that has failed, and with an empty text for a client
+        that has shown a certificate."""
         self.pool = pool
         self.limits = limits
         self.loop = asyncio.get_running_loop()
@@ -287,6 +291,12 @@ class Listener:
         """Log that a connection has ended in its TLS handshake."""
         self._refused += 1
         self._log_closing(address, reason)
+        self.report_handshake(ClientIdentity(self.name, address), reason)
+
+    def report_handshake(self, client: ClientIdentity, fault: str = "") -> None:
+        """Report a client by its certificate, or a fault."""
+        if self.on_handshake is not None:
+            self.on_handshake(client, fault)
 
     def _refuse(self, connection: InboundConnection, reason: str) -> None:
         self._refused += 1

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from typing import Final, Protocol
 
 from tailrace.model.errors import KafkaError
+from tailrace.model.identity import ClientIdentity
 from tailrace.net.inbound import Host, InboundConnection
 from tailrace.net.tls import TlsContexts
 
@@ -41,10 +42,11 @@ class PrincipalOf(Protocol):
 class TlsConnection(InboundConnection):
     """A connection whose handshake is done."""
 
-    __slots__ = ("_principal_of",)
+    __slots__ = ("_principal_of", "_tls_host")
 
-    def __init__(self, listener: Host, principal_of: PrincipalOf) -> None:
+    def __init__(self, listener: "TlsHost", principal_of: PrincipalOf) -> None:
         super().__init__(listener)
+        self._tls_host = listener
         self._principal_of = principal_of
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -56,8 +58,10 @@ class TlsConnection(InboundConnection):
             principal = self._principal_of(certificate["subject"])
         except KafkaError as refusal:
             self.abort(refusal.detail)
+            self._tls_host.report_handshake(self.identity, refusal.detail)
         else:
             self.identity = self.identity._replace(principal=principal, mechanism=MECHANISM)
+            self._tls_host.report_handshake(self.identity)
 
 
 class TlsHost(Host, Protocol):
@@ -74,6 +78,10 @@ class TlsHost(Host, Protocol):
 
     def report_failed_handshake(self, address: str, reason: str) -> None:
         """Log that a connection has ended in its handshake."""
+        ...
+
+    def report_handshake(self, client: ClientIdentity, fault: str = "") -> None:
+        """Report a client by its certificate, or the fault of the certificate's name."""
         ...
 
 

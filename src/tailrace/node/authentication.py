@@ -15,6 +15,7 @@ from tailrace.net.inbound import InboundConnection
 from tailrace.net.listener import Listener
 from tailrace.node.event_loop import LoopClock
 from tailrace.node.settings.sasl import NodeSasl
+from tailrace.server.audit import NO_AUDIT, Audit
 from tailrace.server.authentication.credentials import NodeUser, UserCredentials
 from tailrace.server.authentication.exchanges import exchange_of
 from tailrace.server.authentication.gate import Gate, GateServices
@@ -108,7 +109,9 @@ class PasswordThread:
 class NodeAuthentication:
     """Makes the gates; `stop` ends the thread of passwords."""
 
-    def __init__(self, sasl: NodeSasl, *, image: Callable[[], ClusterImage | None], clock: LoopClock) -> None:
+    def __init__(
+        self, sasl: NodeSasl, *, image: Callable[[], ClusterImage | None], clock: LoopClock, audit: Audit = NO_AUDIT
+    ) -> None:
         """`image` returns None before the node has a replica of the metadata log."""
         user = sasl.user
         credentials = UserCredentials(
@@ -124,7 +127,7 @@ class NodeAuthentication:
         )
         self._passwords = PasswordThread(clock.post)
         self._offer = {name: exchange_of(name, credentials) for name in sasl.mechanisms}
-        self._services = GateServices(clock, self._passwords, random)
+        self._services = GateServices(clock, self._passwords, random, audit)
         self._limits = sasl.limits
 
     def guard(self, listener: Listener) -> Gate:

@@ -32,6 +32,7 @@ from tailrace.node.settings.config import NodeConfig
 from tailrace.node.settings.listeners import ListenerAddress
 from tailrace.server.assembly.broker import Broker
 from tailrace.server.assembly.config import BrokerPorts
+from tailrace.server.audit import DeniedAccesses
 from tailrace.server.callbacks import run_slice
 from tailrace.server.controller_link.broker_session import BrokerSession
 from tailrace.server.controller_link.channel import ControllerLink
@@ -125,6 +126,7 @@ class RunningBroker:
         turns: Turns,
         admin: HandlerTable,
         removed_topics: RemovedTopics,
+        denied: DeniedAccesses,
         on_fatal: Callable[[BaseException], None],
     ) -> None:
         """`admin`: the handlers of requests to the active controller, used if the active controller is on this node.
@@ -176,6 +178,7 @@ class RunningBroker:
             admin=self._link.forwarding.handlers(admin),
             on_broken_invariant=on_fatal,
             authorizer=authorizer(config, quorum.controller),
+            denied=denied,
         )
         self._hang_watch = HangWatch(
             (self.flush_thread, quorum.flush_thread),

@@ -19,6 +19,7 @@ from tailrace.net.inbound import InboundConnection
 from tailrace.net.listener import Listener, arrivals_within
 from tailrace.net.tls import TlsContexts
 from tailrace.net.turns import Turns
+from tailrace.node.audit.node_audit import NodeAudit
 from tailrace.node.authentication import NodeAuthentication
 from tailrace.node.broker import RunningBroker
 from tailrace.node.certificate_watch import LOOK_SECONDS, CertificateWatch
@@ -37,6 +38,8 @@ from tailrace.node.settings.broker_config import authorizer
 from tailrace.node.settings.config import NodeConfig
 from tailrace.node.settings.listeners import ListenerAddress, is_wildcard_host
 from tailrace.server.assembly.controller import ControllerApis
+from tailrace.server.audit import DeniedAccesses
+from tailrace.server.authentication.gate import Gate
 from tailrace.server.dispatch import Dispatcher
 from tailrace.server.replicas.removed_topics import RemovedTopics
 from tailrace.storage import OsFiles
@@ -66,6 +69,8 @@ class Node:
         """The metadata quorum on this node; None until the start has opened the metadata log."""
         self._broker: RunningBroker | None = None
         self._authentication: NodeAuthentication | None = None
+        self._gates: dict[str, Gate] = {}
+        self._audit: NodeAudit | None = None
         self._monitoring: Monitoring | None = None
         self._next_look: asyncio.TimerHandle | None = None
         self.metrics_address: tuple[str, int] | None = None
@@ -103,6 +108,8 @@ class Node:
             self._broker.abandon()
         if self.quorum is not None:
             self.quorum.close()
+        if self._audit is not None:
+            self._audit.stop()
         self._lock.release()
 
     @property
@@ -135,15 +142,22 @@ class Node:
         )
         self._fair_turns = FairTurns(self._turns, call_soon=self._loop.call_soon)
         clock = LoopClock(self._loop, self._turns)
+        self._audit = NodeAudit(config, clock=clock)
+        self._audit.start()
         self._bind()
         self._certificate_watch = CertificateWatch(
             self._certificates, warning_days=config.integer("ssl.certificate.warning.days")
         )
         self._look_at_certificates()
+        for listener in self._listeners:
+            listener.on_handshake = self._audit.record_handshake
         self._authentication = NodeAuthentication(
-            config.sasl, image=lambda: None if self.quorum is None else self.quorum.known_image, clock=clock
+            config.sasl,
+            image=lambda: None if self.quorum is None else self.quorum.known_image,
+            clock=clock,
+            audit=self._audit.audit,
         )
-        gates = {
+        gates = self._gates = {
             listener.name: self._authentication.guard(listener)
             for listener in self._listeners
             if config.addresses.protocol_of(listener.name).has_sasl
@@ -159,7 +173,7 @@ class Node:
             on_fatal=self._on_fatal,
         )
         await quorum.find(self._controller_listeners)
-        apis = self._controller_apis(quorum, clock)
+        apis = self._controller_apis(quorum, clock, self._audit.denied)
         apis.sasl.gates = tuple(gates[taken.name] for taken in self._controller_listeners if taken.name in gates)
         self._serve_controllers(apis.dispatcher)
         removed_topics = RemovedTopics(BrokerId(config.node_id))
@@ -178,6 +192,7 @@ class Node:
                 turns=self._turns,
                 admin=apis.admin,
                 removed_topics=removed_topics,
+                denied=self._audit.denied,
                 on_fatal=self._on_fatal,
             )
             self._broker.broker.sasl.gates = tuple(
@@ -192,7 +207,7 @@ class Node:
             listener.on_frame = self._broker.broker.dispatcher.on_frame
             await listener.start()
 
-    def _controller_apis(self, quorum: MetadataQuorum, clock: LoopClock) -> ControllerApis:
+    def _controller_apis(self, quorum: MetadataQuorum, clock: LoopClock, denied: DeniedAccesses) -> ControllerApis:
         return ControllerApis(
             cluster_id=quorum.cluster_id,
             deletion_enabled=self._config.flag("delete.topic.enable"),
@@ -208,6 +223,7 @@ class Node:
             ),
             on_broken_invariant=self._on_fatal,
             authorizer=authorizer(self._config, quorum.controller),
+            denied=denied,
         )
 
     def _bind(self) -> None:
@@ -251,7 +267,7 @@ class Node:
 
     async def _start_monitoring(self, quorum: MetadataQuorum) -> None:
         broker = self._broker
-        if self._monitoring is None or self.metrics_address is None:
+        if self._monitoring is None or self.metrics_address is None or self._audit is None:
             return
         parts = NodeParts(
             node_id=self._config.node_id,
@@ -263,6 +279,8 @@ class Node:
             stalls=self._stalls,
             certificates=self._certificate_watch,
             files=self._files,
+            gates=self._gates,
+            audit=self._audit,
             broker=None if broker is None else broker.parts,
         )
         await self._monitoring.start(parts)
@@ -293,6 +311,8 @@ class Node:
         if self._authentication is not None:
             self._authentication.stop()
         self.quorum.close()
+        if self._audit is not None:
+            self._audit.stop()
         self._lock.release()
         _logger.info("event=node-stopped node=%d", self._config.node_id)
 

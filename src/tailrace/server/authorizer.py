@@ -11,8 +11,8 @@ from tailrace.metadata.image import ClusterImage
 from tailrace.metadata.records.acls import ACLS
 from tailrace.metadata.views import Views
 from tailrace.model.access import Operation, SecuredResource, SecuredType
-from tailrace.model.acls.bindings import AclBinding
-from tailrace.model.acls.rules import AccessQuestion, AclRules
+from tailrace.model.acls.bindings import AclBinding, PatternType, Permission
+from tailrace.model.acls.rules import AccessQuestion, AclDecision, AclRules, DecisionReason
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.identity import ClientIdentity
 from tailrace.model.ids import ZERO_TOPIC_ID
@@ -41,6 +41,10 @@ class Authorizer(Protocol):
         exist. Raises KafkaError REQUEST_TIMED_OUT, which clients retry, while the rules are not known."""
         ...
 
+    def explain(self, identity: ClientIdentity, operation: Operation, resource: SecuredResource) -> str:
+        """The reason for the present decision of `permits`, for a person."""
+        ...
+
     def permits_any(self, identity: ClientIdentity, operation: Operation, kind: SecuredType) -> bool:
         """Whether there can be a resource of this type on which the client may perform the operation. Raises
         KafkaError as `permits`."""
@@ -53,6 +57,9 @@ class _PermitAll:
 
     def permits(self, identity: ClientIdentity, operation: Operation, resource: SecuredResource) -> bool:
         return True
+
+    def explain(self, identity: ClientIdentity, operation: Operation, resource: SecuredResource) -> str:
+        return "there is no authorizer"
 
     def permits_any(self, identity: ClientIdentity, operation: Operation, kind: SecuredType) -> bool:
         return True
@@ -112,12 +119,30 @@ class StandardAuthorizer:
             name = self._name_in_rules(resource)
             if name is None:
                 return False
-            question = AccessQuestion(identity.principal, identity.address, operation, resource.type, name)
-            is_permitted = self._rules.decide(question, allows_without_rule=self._allows_without_rule).is_allowed
+            is_permitted = self._by_rules(identity, operation, resource.type, name).is_allowed
         if len(self._kept) >= MOST_KEPT:
             self._kept.clear()
         self._kept[identity.principal, identity.address, operation, resource] = is_permitted
         return is_permitted
+
+    def _by_rules(self, identity: ClientIdentity, operation: Operation, kind: SecuredType, name: str) -> AclDecision:
+        question = AccessQuestion(identity.principal, identity.address, operation, kind, name)
+        return self._rules.decide(question, allows_without_rule=self._allows_without_rule)
+
+    def explain(self, identity: ClientIdentity, operation: Operation, resource: SecuredResource) -> str:
+        if identity.principal in self._super_users:
+            return DecisionReason.SUPER_USER.value
+        name = self._name_in_rules(resource)
+        if name is None:
+            return "no topic has this id"
+        decision = self._by_rules(identity, operation, resource.type, name)
+        if decision.rule is None:
+            return decision.reason.value
+        rule = decision.rule
+        return (
+            f"the rule {Permission(rule.permission).name} {Operation(rule.operation).name} for {rule.principal}"
+            f" from {rule.host} on {PatternType(rule.pattern_type).name} {rule.resource_name}"
+        )
 
     def _name_in_rules(self, resource: SecuredResource) -> str | None:
         """The name that rules about the resource have; None for the id of a topic that does not exist."""

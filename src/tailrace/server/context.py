@@ -11,6 +11,7 @@ from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.identity import ClientIdentity
 from tailrace.model.ids import ZERO_TOPIC_ID
 from tailrace.protocol.headers import encode_response, encode_response_in_steps
+from tailrace.server.audit import DeniedAccesses
 from tailrace.server.authorizer import PERMIT_ALL, Authorizer
 from tailrace.server.errors import error_response_in_steps
 from tailrace.server.ports import Buffer, ServerConnection
@@ -62,6 +63,7 @@ class _AnsweredConnection:
 
 
 _ANSWERED: Final = _AnsweredConnection()
+_NO_AUDIT: Final = DeniedAccesses()
 
 
 class RequestServices(NamedTuple):
@@ -72,6 +74,8 @@ class RequestServices(NamedTuple):
     long: LongRequests | None = None
     """Carries out work that has more than a step; None: long work is carried out at once."""
     authorizer: Authorizer = PERMIT_ALL
+    denied: DeniedAccesses = _NO_AUDIT
+    """Takes note of denied accesses."""
 
 
 class RequestContext:
@@ -116,6 +120,15 @@ class RequestContext:
         request."""
         return self.services.authorizer.permits(self.identity, operation, resource)
 
+    def permits(self, operation: Operation, resource: SecuredResource) -> bool:
+        """The same as `authorize`, for a request that is refused without the access: a denial is counted and goes to
+        the audit log."""
+        services = self.services
+        if services.authorizer.permits(self.identity, operation, resource):
+            return True
+        services.denied.note(self, operation, resource, services.authorizer)
+        return False
+
     @property
     def has_authorizer(self) -> bool:
         """Whether there is anything to ask `authorize`: a hot path asks nothing on a node without security."""
@@ -123,7 +136,7 @@ class RequestContext:
 
     def check(self, operation: Operation, resource: SecuredResource) -> None:
         """Raises the error of a client that may not perform the operation on the resource (`refusal_of`)."""
-        if not self.services.authorizer.permits(self.identity, operation, resource):
+        if not self.permits(operation, resource):
             raise self.refusal_of(resource)
 
     def refusal_of(self, resource: SecuredResource) -> KafkaError:

@@ -26,6 +26,7 @@ from tailrace.protocol.registry import APIS, Api, api_of
 from tailrace.protocol.request_headers import decode_client_id
 from tailrace.protocol.schema import decode_from, decode_in_steps
 from tailrace.server.api_versions import NOTHING_FINALIZED, ApiVersionsHandler, FinalizedFeatures
+from tailrace.server.audit import DeniedAccesses
 from tailrace.server.authorizer import PERMIT_ALL, Authorizer
 from tailrace.server.context import RequestContext, RequestServices
 from tailrace.server.errors import error_response
@@ -130,9 +131,11 @@ class Dispatcher:
         finalized: Callable[[], FinalizedFeatures] = lambda: NOTHING_FINALIZED,
         long: LongRequests | None = None,
         authorizer: Authorizer = PERMIT_ALL,
+        denied: DeniedAccesses | None = None,
     ) -> None:
         """`finalized`: the feature levels of the cluster, for clients. `long` carries out requests of many elements;
-        None: such requests are carried out at once. `authorizer` decides on the access of requests."""
+        None: such requests are carried out at once. `authorizer` decides on the access of requests; `denied` takes
+        note of denied accesses."""
         own = APIS[API_VERSIONS]
         self._api_versions = ApiVersionsHandler({*handlers, own}, finalized)
         everything: HandlerTable = {**handlers, own: self._api_versions}
@@ -142,7 +145,7 @@ class Dispatcher:
         self._known_faults: set[tuple[str, str, int]] = set()
         self.errors = ResponseErrors()
         """Error codes of the answers; read by the metrics, like the two counts below."""
-        self._services = RequestServices(self.errors, long, authorizer)
+        self._services = RequestServices(self.errors, long, authorizer, denied or DeniedAccesses())
         self.unsupported = 0
         """The number of requests of an API or a version that this node does not serve."""
         self.malformed = 0

@@ -153,7 +153,7 @@ class GuardedHandler:
             if not number % STEP:
                 yield
             resource = access.of_element(request, element)
-            if context.authorize(access.operation, resource):
+            if context.permits(access.operation, resource):
                 permitted.append(element)
             else:
                 refused.setdefault(context.refusal_of(resource).code, []).append(element)
@@ -254,7 +254,7 @@ def _shown_offsets(found: Any, context: RequestContext, *, is_named: bool) -> St
         topic_id = getattr(topic, "topic_id", ZERO_TOPIC_ID)
         by_id = context.api_version >= _FIRST_OFFSET_FETCH_BY_ID
         resource = SecuredResource(SecuredType.TOPIC, "", topic_id) if by_id else topic_resource(topic.name)
-        if context.authorize(DESCRIBE, resource):
+        if context.permits(DESCRIBE, resource) if is_named else context.authorize(DESCRIBE, resource):
             shown.append(topic)
         elif is_named:
             code = context.refusal_of(resource).code

@@ -57,6 +57,9 @@ class ScriptedAuthorizer:
         self.asked.append((identity, operation, resource))
         return operation is Operation.READ
 
+    def explain(self, identity: object, operation: Operation, resource: SecuredResource) -> str:
+        return ""
+
     def permits_any(self, identity: ClientIdentity, operation: Operation, kind: SecuredType) -> bool:
         return False
 

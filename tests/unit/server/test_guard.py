@@ -24,6 +24,9 @@ class AuthorizerOfNames:
     def permits(self, identity: object, operation: Operation, resource: SecuredResource) -> bool:
         return resource.name in self._names
 
+    def explain(self, identity: object, operation: Operation, resource: SecuredResource) -> str:
+        return ""
+
     def permits_any(self, identity: object, operation: Operation, kind: SecuredType) -> bool:
         return bool(self._names)
 

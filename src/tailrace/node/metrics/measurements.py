@@ -18,6 +18,7 @@ from tailrace.model.partitions import PartitionState, TopicPartition
 from tailrace.model.topic_config import TopicConfig
 from tailrace.net.buffers import BufferPool
 from tailrace.net.listener import Listener
+from tailrace.node.audit.node_audit import NodeAudit
 from tailrace.node.certificate_watch import CertificateWatch
 from tailrace.node.event_loop import StallWatch
 from tailrace.node.flush_thread import FlushThread
@@ -26,6 +27,7 @@ from tailrace.replication.in_sync import has_enough_in_sync
 from tailrace.replication.outcomes import Traffic
 from tailrace.replication.partition import Partition
 from tailrace.server.assembly.broker import Broker
+from tailrace.server.authentication.gate import Gate
 from tailrace.server.dispatch import Dispatcher
 from tailrace.server.groups.host import GroupCoordinatorService
 from tailrace.server.partitions.partition_maps import Dormant
@@ -313,6 +315,9 @@ class NodeParts:
     stalls: StallWatch
     certificates: CertificateWatch
     files: OsFiles
+    gates: Mapping[str, Gate]
+    """The gates of listeners with SASL, by the name of the listener."""
+    audit: NodeAudit
     broker: BrokerParts | None
     """None for a node that is only a controller."""
 

@@ -15,13 +15,15 @@ from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
 
 from tailrace.model import __version__
+from tailrace.model.access import SecuredType
 from tailrace.model.errors import ErrorCode
 from tailrace.net.listener import ListenerCounts
 from tailrace.node.metrics.broker_rows import broker_rows
-from tailrace.node.metrics.families import Row, counter, flush_rounds, gauge, histogram, single
+from tailrace.node.metrics.families import Row, count, counter, flush_rounds, gauge, histogram, single
 from tailrace.node.metrics.measurements import ClusterCounts, Measurements, NodeParts
 from tailrace.protocol.records.kernels import KERNEL
 from tailrace.protocol.registry import APIS
+from tailrace.server.authentication.gate import GateCounts
 from tailrace.server.dispatch import Dispatcher
 from tailrace.server.quorum.measure import QuorumMeasure
 
@@ -62,6 +64,7 @@ def _rows(parts: NodeParts, walked: Measurements) -> Iterator[Row]:
     yield from _quorum(quorum)
     yield from _snapshots(quorum)
     yield from _connections(parts)
+    yield from _security(parts)
     yield from _work(parts)
     yield gauge(
         "tailrace_build_info",
@@ -75,8 +78,8 @@ def _requests(dispatchers: Iterable[Dispatcher]) -> Iterator[Metric]:
     requests: Counter[tuple[str, int]] = Counter()
     errors: Counter[tuple[int, int]] = Counter()
     for dispatcher in dispatchers:
-        for api, version, count in dispatcher.request_counts():
-            requests[api.name, version] += count
+        for api, version, received in dispatcher.request_counts():
+            requests[api.name, version] += received
         errors.update(dispatcher.errors.counts)
     name = "kafka_network_requestmetrics"
     yield counter(
@@ -191,6 +194,50 @@ def _connections(parts: NodeParts) -> Iterator[Metric]:
         yield gauge("tailrace_certificate_remaining_seconds", text, labels, left)
     receiving = parts.receive_buffers.in_use_bytes
     yield single("tailrace_receive_buffer_bytes", "Memory of requests that are being read.", receiving)
+
+
+def _security(parts: NodeParts) -> Iterator[Metric]:
+    """Rows of any node."""
+
+    def by_listener(value: Callable[[GateCounts], int]) -> list[tuple[tuple[str], int]]:
+        return [((name,), value(gate.counts)) for name, gate in parts.gates.items()]
+
+    name, labels = "kafka_server_socketservermetrics", ("listener",)
+    for metric, text, value in (
+        (f"{name}_successful_authentication", "Connections authenticated by SASL.", lambda counts: counts.succeeded),
+        (
+            f"{name}_failed_authentication",
+            "Authentications by SASL that have failed, of new and of open connections.",
+            lambda counts: counts.failed,
+        ),
+        (
+            f"{name}_successful_reauthentication",
+            "Open connections authenticated again.",
+            lambda counts: counts.reauthenticated,
+        ),
+        (
+            "tailrace_unauthenticated_connections_closed",
+            "Connections whose clients did not authenticate in time, or were too many.",
+            lambda counts: counts.timed_out,
+        ),
+    ):
+        yield counter(metric, text, labels, by_listener(value))
+    audit = parts.audit
+    yield counter(
+        "tailrace_denied_accesses",
+        "Operations on resources that the authorizer has denied to requests.",
+        ("resource", "operation"),
+        (
+            ((SecuredType(kind).name, operation.name), denied)
+            for (kind, operation), denied in sorted(audit.denied.counts.items())
+        ),
+    )
+    log = audit.log
+    if log is not None:
+        yield count("tailrace_audit_lines", "Lines written to the audit log.", log.written)
+        yield count("tailrace_audit_lines_left_out", "Events of clients that had too many.", audit.left_out)
+        yield count("tailrace_audit_lines_lost", "Lines that the disk did not take.", log.lost)
+        yield single("tailrace_audit_failing", "1: the last line was not written.", log.is_failing)
 
 
 def _work(parts: NodeParts) -> Iterator[Metric]:

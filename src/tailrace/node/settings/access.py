@@ -1,10 +1,10 @@
-"""Settings of the access of clients: the authorizer, and the principals that may do everything."""
+"""Settings of the access of clients: the authorizer, the principals that may do everything, and the audit log."""
 
 from collections.abc import Iterable
 from typing import Final
 
 from tailrace.model.errors import ErrorCode, KafkaError
-from tailrace.model.settings import BOOLEAN, STRING, setting
+from tailrace.model.settings import BOOLEAN, INT, LONG, STRING, setting
 
 STANDARD_AUTHORIZERS: Final = ("org.apache.kafka.metadata.authorizer.StandardAuthorizer", "StandardAuthorizer")
 """The values of authorizer.class.name by which ACLs decide."""
@@ -28,6 +28,33 @@ ACCESS_SETTINGS: Final = (
         BOOLEAN,
         False,
         "Whether every client may do everything to a resource that no ACL is about.",
+    ),
+    setting(
+        "audit.log.enable",
+        BOOLEAN,
+        False,
+        "Write denied accesses, administration and authentication to an audit log (Kafka: none).",
+    ),
+    setting(
+        "audit.log.dir",
+        STRING,
+        None,
+        "The directory of the audit log, for one node; by default the data directory's name with -audit behind it.",
+    ),
+    setting(
+        "audit.log.segment.bytes",
+        INT,
+        16 << 20,
+        "A file of the audit log of this size gets no more lines.",
+        at_least=1 << 16,
+        at_most=1 << 30,
+    ),
+    setting(
+        "audit.log.retention.bytes",
+        LONG,
+        256 << 20,
+        "The most bytes of the audit log; the oldest files are removed, and a line tells of them.",
+        at_least=1 << 17,
     ),
 )
 

@@ -29,11 +29,13 @@ from tailrace.server.admin.configs import DescribeConfigsHandler, ListConfigReso
 from tailrace.server.admin.delete_records import DeleteRecordsHandler
 from tailrace.server.admin.log_dirs import AlterReplicaLogDirsHandler, DescribeLogDirsHandler
 from tailrace.server.admin.users import DescribeUserScramCredentialsHandler
+from tailrace.server.administration import audited
 from tailrace.server.api_versions import FinalizedFeatures
 from tailrace.server.assembly.config import BrokerConfig, BrokerPorts
 from tailrace.server.assembly.coordination import Coordination
 from tailrace.server.assembly.replicas import LocalReplicas
 from tailrace.server.assembly.security import security_handlers
+from tailrace.server.audit import NO_AUDIT, DeniedAccesses
 from tailrace.server.authentication.gate import SaslHandler
 from tailrace.server.authorizer import PERMIT_ALL, Authorizer
 from tailrace.server.controller_link.broker_session import Applied, BrokerSession
@@ -89,10 +91,12 @@ class Broker:
         admin: HandlerTable,
         on_broken_invariant: Callable[[BaseException], None],
         authorizer: Authorizer = PERMIT_ALL,
+        denied: DeniedAccesses | None = None,
     ) -> None:
         """`settings`: the settings of this node that the cluster may change. `controller` reaches the active
         controller; `admin` has the handlers that forward requests to the active controller, where their accesses are
-        checked. `authorizer` decides on the access of requests."""
+        checked. `authorizer` decides on the access of requests; `denied` takes note of denials, and has the
+        audit of administration."""
         clock = ports.clock
         self.config: Final = config
         self.ports: Final = ports
@@ -149,13 +153,14 @@ class Broker:
         self.sasl: Final = SaslHandler()
         """Takes the gates of listeners with SASL."""
         has_acls = authorizer is not PERMIT_ALL
+        audit = NO_AUDIT if denied is None else denied.audit
         own: HandlerTable = {
             **self._of_records(),
             **self._of_metadata(),
             **security_handlers(Listeners.CLIENTS, controller if has_acls else None),
             **self.coordination.handlers(self.deadlines),
         }
-        self.handlers: Final[HandlerTable] = {**(guarded(own) if has_acls else own), **admin}
+        self.handlers: Final[HandlerTable] = {**audited(guarded(own) if has_acls else own, audit), **admin}
         """The handlers of all APIs for clients but ApiVersions, which the dispatcher answers."""
         self.dispatcher: Final = Dispatcher(
             self.handlers,
@@ -163,6 +168,7 @@ class Broker:
             finalized=self.finalized_features,
             long=self.long,
             authorizer=authorizer,
+            denied=denied,
         )
 
     def finalized_features(self) -> FinalizedFeatures:

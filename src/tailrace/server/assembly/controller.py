@@ -35,7 +35,9 @@ from tailrace.server.admin.replicas import (
 )
 from tailrace.server.admin.topics import CreatePartitionsHandler, CreateTopicsHandler, DeleteTopicsHandler
 from tailrace.server.admin.users import AlterUserScramCredentialsHandler, DescribeUserScramCredentialsHandler
+from tailrace.server.administration import audited
 from tailrace.server.assembly.security import security_handlers
+from tailrace.server.audit import NO_AUDIT, DeniedAccesses
 from tailrace.server.authentication.gate import SaslHandler
 from tailrace.server.authorizer import PERMIT_ALL, Authorizer
 from tailrace.server.controller_link.controller_peers import (
@@ -78,9 +80,11 @@ class ControllerApis:
         creating: Controller,
         on_broken_invariant: Callable[[BaseException], None],
         authorizer: Authorizer = PERMIT_ALL,
+        denied: DeniedAccesses | None = None,
     ) -> None:
         """`deletion_enabled` is delete.topic.enable. `creating` is the port to the same controller that may refuse to
-        create topics beyond this process's limit of descriptors. `authorizer` decides on the access of requests."""
+        create topics beyond this process's limit of descriptors. `authorizer` decides on the access of requests;
+        `denied` takes note of denials, and has the audit of administration."""
         self.cluster_id: Final = cluster_id
         self.settings: Final = LiveSettings(settings)
         self.host: Final = host
@@ -91,7 +95,7 @@ class ControllerApis:
         has_acls = authorizer is not PERMIT_ALL
         if has_acls:
             admin = guarded({**admin, **self._of_acls()})
-        self.admin: Final[HandlerTable] = admin
+        self.admin: Final[HandlerTable] = audited(admin, NO_AUDIT if denied is None else denied.audit)
         """The APIs that only the active controller can carry out: any other controller answers NOT_CONTROLLER."""
         long = LongRequests(Slices(clock))
         opened = EnvelopeHandler(
@@ -100,6 +104,7 @@ class ControllerApis:
             on_broken_invariant=on_broken_invariant,
             long=long,
             authorizer=authorizer,
+            denied=denied,
         )
         others: HandlerTable = {
             **security_handlers(Listeners.CONTROLLERS, controller if has_acls else None),
@@ -112,7 +117,7 @@ class ControllerApis:
         self.handlers: Final[HandlerTable] = {**others, **self.admin}
         """The handlers of all APIs on a listener of controllers, except ApiVersions."""
         self.dispatcher: Final = Dispatcher(
-            self.handlers, on_broken_invariant=on_broken_invariant, long=long, authorizer=authorizer
+            self.handlers, on_broken_invariant=on_broken_invariant, long=long, authorizer=authorizer, denied=denied
         )
 
     def _of_administrators(self, creating: Controller, clock: Clock, *, deletion_enabled: bool) -> HandlerTable:

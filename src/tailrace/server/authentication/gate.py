@@ -26,6 +26,7 @@ from tailrace.protocol.messages.api_versions import (
 from tailrace.protocol.registry import api_of
 from tailrace.protocol.request_headers import decode_client_id
 from tailrace.protocol.schema import decode_from
+from tailrace.server.audit import AUTHENTICATION, NO_AUDIT, Audit, shortened
 from tailrace.server.authentication.attempt import Attempt, Authenticated, AuthenticationFailure, Offer, Phase
 from tailrace.server.authentication.exchanges import Challenge, Granted, PasswordCheck
 from tailrace.server.context import RequestContext
@@ -87,6 +88,7 @@ class GateServices(NamedTuple):
     passwords: PasswordChecks
     jitter: Callable[[], float]
     """A random number from 0 to 1."""
+    audit: Audit = NO_AUDIT
 
 
 class GateCounts:
@@ -245,6 +247,7 @@ class Gate:
         answer.send(SaslHandshakeResponse(error_code=outcome.error, mechanisms=outcome.mechanisms))
         if outcome.error is not ErrorCode.NONE:
             self.counts.failed += 1
+            self._record(session, "failed", mechanism, outcome.reason)
             session.connection.close(outcome.reason)
         else:
             session.has_bare_tokens = is_bare
@@ -293,6 +296,8 @@ class Gate:
             )
         else:
             self.counts.reauthenticated += 1
+        outcome = "succeeded" if session.earlier is None else "succeeded again"
+        self._record(session, outcome, attempt.mechanism)
         session.earlier = Authenticated(granted.user, attempt.mechanism)
         session.attempt = None
         session.has_bare_tokens = False
@@ -304,12 +309,17 @@ class Gate:
         connection.guard = None
         answer.token(granted.token, lifetime_ms)
 
+    def _record(self, session: _GateSession, outcome: str, mechanism: str, reason: str = "") -> None:
+        fields = {"outcome": outcome, "mechanism": shortened(mechanism), "reason": shortened(reason)}
+        self._services.audit.record(AUTHENTICATION, session.connection.identity, lambda: fields)
+
     def _end_session(self, session: _GateSession) -> None:
         session.connection.guard = self.on_frame
 
     def _fail(self, session: _GateSession, failure: AuthenticationFailure, answer: "_SaslAnswer | _BareAnswer") -> None:
         self.counts.failed += 1
         connection, limits, clock = session.connection, self._limits, self._services.clock
+        self._record(session, "failed", "" if session.attempt is None else session.attempt.mechanism, failure.reason)
         session.stop_timer()
 
         def answer_late() -> None:

@@ -30,6 +30,7 @@ from tailrace.protocol.messages.envelope import EnvelopeRequest, EnvelopeRespons
 from tailrace.protocol.registry import APIS, FORWARDED_APIS, api_of
 from tailrace.protocol.request_headers import RequestHeader, decode_request_header
 from tailrace.protocol.schema import ZERO_UUID, decode, encode_bytes
+from tailrace.server.audit import DeniedAccesses
 from tailrace.server.authorizer import PERMIT_ALL, Authorizer
 from tailrace.server.context import RequestContext
 from tailrace.server.dispatch import Dispatcher, HandlerTable
@@ -260,15 +261,17 @@ class EnvelopeHandler:
         on_broken_invariant: Callable[[BaseException], None],
         long: LongRequests | None = None,
         authorizer: Authorizer = PERMIT_ALL,
+        denied: DeniedAccesses | None = None,
     ) -> None:
         """`handlers` carry requests out on this node; only handlers of `FORWARDED_APIS` are used. `authorizer` decides
-        on the access of the clients that the envelopes name."""
+        on the access of the clients that the envelopes name; `denied` takes note of denied accesses."""
         self._quorum = quorum
         self._dispatcher = Dispatcher(
             {api: handler for api, handler in handlers.items() if api.key in FORWARDED_APIS},
             on_broken_invariant=on_broken_invariant,
             long=long,
             authorizer=authorizer,
+            denied=denied,
         )
         self._epoch = -1
         self._senders: OrderedDict[bytes, EnvelopeSender] = OrderedDict()

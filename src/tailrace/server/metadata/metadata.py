@@ -340,7 +340,7 @@ class _View:
         self, topic: MetadataRequestTopic, unseen: Mapping[str, KafkaError]
     ) -> TopicImage | MetadataResponseTopic:
         """The topic, or the answer with its error."""
-        may_describe = not self._context.has_authorizer or self._context.authorize(Operation.DESCRIBE, _named_by(topic))
+        may_describe = not self._context.has_authorizer or self._context.permits(Operation.DESCRIBE, _named_by(topic))
         if topic.topic_id != ZERO_TOPIC_ID:
             found = self._views.topic_by_id(self._image, topic.topic_id)
             if found is not None and may_describe:

@@ -90,7 +90,7 @@ class _Page:
             if self._left <= 0:
                 return Cursor(topic_name=name, partition_index=0)
             topic = self._views.topic(self._image, name)
-            if not self._context.authorize(Operation.DESCRIBE, topic_resource(name)):
+            if not self._context.permits(Operation.DESCRIBE, topic_resource(name)):
                 self._put_error(name, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
                 continue
             if topic is None:
