@@ -45,6 +45,7 @@ from tailrace.metadata.deciding.feature_updates import FeatureUpdates
 from tailrace.metadata.deciding.in_sync_changes import InSyncChanges
 from tailrace.metadata.deciding.leader_balance import LeaderBalance
 from tailrace.metadata.deciding.placement import RandomBytes
+from tailrace.metadata.deciding.quotas import AlterQuotas, QuotaChanges
 from tailrace.metadata.deciding.topics import PartitionCreation, TopicCreation, TopicDeletions, TopicRules
 from tailrace.metadata.deciding.users import UserChanges
 from tailrace.metadata.derive import Steps
@@ -282,5 +283,6 @@ DECIDERS: Final[dict[type[ControllerCommand], Decider]] = {
     AlterScramCredentials: lambda now, command: UserChanges(now.image, now.random_bytes).decide(command),
     CreateAcls: lambda now, command: AclChanges(now.image, now.random_bytes).creating(command),
     DeleteAcls: lambda now, command: AclChanges(now.image, now.random_bytes).deleting(command),
+    AlterQuotas: lambda now, command: QuotaChanges(now.image).deciding(command),
 }
 """The decision on each command."""

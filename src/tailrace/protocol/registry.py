@@ -272,7 +272,12 @@ _ROWS: Final = (
     _api(replicas.ListPartitionReassignmentsRequest, _DESCRIBED, forwarding=ForwardingKind.QUESTION),
     _api(offsets.OffsetDeleteRequest, on_groups(DELETE, "group_id") + on_topics(READ, "topics"), max_elements=_COSTLY),
     _api(configs.DescribeClientQuotasRequest, on_cluster(Operation.DESCRIBE_CONFIGS), max_elements=_COSTLY),
-    _api(configs.AlterClientQuotasRequest, on_cluster(Operation.ALTER_CONFIGS), listeners=_BOTH, max_elements=_COSTLY),
+    _api(
+        configs.AlterClientQuotasRequest,
+        on_cluster(Operation.ALTER_CONFIGS),
+        max_elements=_COSTLY,
+        forwarding=ForwardingKind.CHANGE,
+    ),
     _api(security.DescribeUserScramCredentialsRequest, _DESCRIBED, listeners=_BOTH, max_elements=_COSTLY),
     _api(
         security.AlterUserScramCredentialsRequest,

@@ -182,12 +182,6 @@ _REPLICAS = (
 
 _SECURITY = (
     Difference(
-        "AlterClientQuotas",
-        ("quotas are altered: a limit",),
-        {"entries.error_code": ("UNSUPPORTED_VERSION (35)", _OK)},
-        "a node has no quotas, and does not keep a limit without effect",
-    ),
-    Difference(
         "CreateDelegationToken",
         ("a token of the owner None:alice",),
         {"error_code": ("DELEGATION_TOKEN_REQUEST_NOT_ALLOWED (64)", _UNKNOWN)},

@@ -58,10 +58,31 @@ def test_kafka_configs_finds_no_quotas_and_no_users(tailrace_cluster: Cluster, e
 
 
 @pytest.mark.usefixtures("kafka_tools")
-def test_kafka_configs_is_refused_a_quota_of_a_user(tailrace_cluster: Cluster) -> None:
-    entity = ("--entity-type", "users", "--entity-name", "alice")
-    said = refusal(tailrace_cluster, "kafka-configs", "--alter", *entity, "--add-config", "producer_byte_rate=1024")
-    assert "UnsupportedVersionException: a Tailrace cluster has no client quotas yet" in said
+def test_kafka_configs_sets_shows_and_removes_quotas(tailrace_cluster: Cluster) -> None:
+    def configs(*options: str) -> str:
+        return run("kafka-configs", "--bootstrap-server", tailrace_cluster.bootstrap_servers, *options).out
+
+    alice = ("--entity-type", "users", "--entity-name", "carol")
+    app = (*alice, "--entity-type", "clients", "--entity-default")
+    address = ("--entity-type", "ips", "--entity-name", "10.9.8.7")
+    try:
+        configs("--alter", *alice, "--add-config", "producer_byte_rate=1024,request_percentage=12.5")
+        configs("--alter", *app, "--add-config", "consumer_byte_rate=2048")
+        configs("--alter", *address, "--add-config", "connection_creation_rate=7")
+        shown = configs("--describe", *alice)
+        assert "Quota configs for user-principal 'carol' are" in shown
+        assert "producer_byte_rate=1024.0" in shown
+        assert "request_percentage=12.5" in shown
+        assert "connection_creation_rate=7.0" in configs("--describe", "--entity-type", "ips")
+        both = configs("--describe", *app)
+        assert "Quota configs for user-principal 'carol', the default client-id are consumer_byte_rate=2048.0" in both
+        said = refusal(tailrace_cluster, "kafka-configs", "--alter", *alice, "--add-config", "producer_byte_rate=-1")
+        assert "Quota producer_byte_rate must be greater than 0" in said
+    finally:
+        configs("--alter", *alice, "--delete-config", "producer_byte_rate,request_percentage")
+        configs("--alter", *app, "--delete-config", "consumer_byte_rate")
+        configs("--alter", *address, "--delete-config", "connection_creation_rate")
+    assert configs("--describe", *alice) == ""
 
 
 @pytest.mark.usefixtures("kafka_tools")

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tailrace.metadata.records import acls, brokers, cluster, kinds, topics, users
+from tailrace.metadata.records import acls, brokers, cluster, kinds, quotas, topics, users
 from tailrace.model.errors import ErrorCode, KafkaError, MalformedMessage
 from tailrace.protocol.primitives import uvarint
 from testkit.quorum.metadata_records import encode_record_in
@@ -96,6 +96,8 @@ RECORDS: dict[str, kinds.MetadataRecord] = {
     "begin_transaction_bare-0": cluster.BeginTransactionRecord(),
     "end_transaction-0": cluster.EndTransactionRecord(),
     "abort_transaction-0": cluster.AbortTransactionRecord(reason="why"),
+    "client_quota-0": quotas.quota_record((("user", "alice"), ("client-id", None)), "producer_byte_rate", 1024.5),
+    "client_quota_removed-0": quotas.quota_record((("ip", None),), "connection_creation_rate", None),
     "user_scram_credential-0": users.UserScramCredentialRecord(
         name="alice", mechanism=2, salt=b"salt", stored_key=b"stored", server_key=b"server", iterations=8_192
     ),

@@ -175,7 +175,7 @@ def test_a_forwarded_request_is_a_question_or_a_change_and_controllers_serve_it(
     assert names_of(lambda api: api.forwarding is ForwardingKind.CHANGE) == {
         *("CreateTopics", "DeleteTopics", "CreatePartitions", "ElectLeaders", "AlterPartitionReassignments"),
         *("UpdateFeatures", "UnregisterBroker", "AddRaftVoter", "RemoveRaftVoter", "AlterUserScramCredentials"),
-        *("CreateAcls", "DeleteAcls"),
+        *("CreateAcls", "DeleteAcls", "AlterClientQuotas"),
     }
     assert FORWARDED_APIS.keys() <= CLIENT_APIS.keys() & CONTROLLER_APIS.keys()
 

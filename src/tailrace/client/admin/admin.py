@@ -14,7 +14,6 @@ from tailrace.client.settings import ClientSettings
 if TYPE_CHECKING:
     from tailrace.client import offsets, users
     from tailrace.client.admin import (
-        acls,
         cluster,
         configs,
         eligible_leaders,
@@ -33,13 +32,14 @@ if TYPE_CHECKING:
         unclean_elections,
     )
     from tailrace.client.admin import sinks as described_sinks
+    from tailrace.client.admin.access import acls, quotas
     from tailrace.client.group import described_groups
     from tailrace.client.transactions import sinks
 else:
     offsets = LateModule("tailrace.client.offsets")
     described_groups = LateModule("tailrace.client.group.described_groups")
     sinks = LateModule("tailrace.client.transactions.sinks")
-    acls = LateModule("tailrace.client.admin.acls")
+    acls = LateModule("tailrace.client.admin.access.acls")
     cluster = LateModule("tailrace.client.admin.cluster")
     configs = LateModule("tailrace.client.admin.configs")
     described_sinks = LateModule("tailrace.client.admin.sinks")
@@ -53,6 +53,7 @@ else:
     log_dirs = LateModule("tailrace.client.admin.log_dirs")
     offset_resets = LateModule("tailrace.client.admin.offset_resets")
     quorum = LateModule("tailrace.client.admin.quorum")
+    quotas = LateModule("tailrace.client.admin.access.quotas")
     replicas = LateModule("tailrace.client.admin.replicas")
     topics = LateModule("tailrace.client.admin.topics")
     transactions = LateModule("tailrace.client.admin.transactions")
@@ -144,6 +145,9 @@ class AsyncAdmin(StartableClient[ClientSettings]):
     describe_acls = _method(lambda: acls.describe_acls)
     create_acls = _method(lambda: acls.create_acls)
     delete_acls = _method(lambda: acls.delete_acls)
+
+    describe_client_quotas = _method(lambda: quotas.describe_client_quotas)
+    alter_client_quotas = _method(lambda: quotas.alter_client_quotas)
 
     describe_quorum = _method(lambda: quorum.describe_quorum)
     add_voter = _method(lambda: quorum.add_voter)

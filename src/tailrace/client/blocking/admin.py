@@ -62,6 +62,9 @@ class Admin(Facade[AsyncAdmin]):
     create_acls = late_method(lambda: blocking(AsyncAdmin.create_acls))
     delete_acls = late_method(lambda: blocking(AsyncAdmin.delete_acls))
 
+    describe_client_quotas = late_method(lambda: blocking(AsyncAdmin.describe_client_quotas))
+    alter_client_quotas = late_method(lambda: blocking(AsyncAdmin.alter_client_quotas))
+
     describe_quorum = late_method(lambda: blocking(AsyncAdmin.describe_quorum))
     add_voter = late_method(lambda: blocking(AsyncAdmin.add_voter))
     remove_voter = late_method(lambda: blocking(AsyncAdmin.remove_voter))

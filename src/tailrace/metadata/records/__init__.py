@@ -7,6 +7,6 @@ Our additions are tagged fields from 10000 on, which Kafka's tools skip. The row
 kinds (`kinds`) stands beside the record's class.
 """
 
-from tailrace.metadata.records import acls, brokers, cluster, topics, users
+from tailrace.metadata.records import acls, brokers, cluster, quotas, topics, users
 
-__all__ = ["acls", "brokers", "cluster", "topics", "users"]
+__all__ = ["acls", "brokers", "cluster", "quotas", "topics", "users"]

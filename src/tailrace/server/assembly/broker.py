@@ -28,6 +28,7 @@ from tailrace.server.admin.config_entries import AdjustableSettings, LiveSetting
 from tailrace.server.admin.configs import DescribeConfigsHandler, ListConfigResourcesHandler
 from tailrace.server.admin.delete_records import DeleteRecordsHandler
 from tailrace.server.admin.log_dirs import AlterReplicaLogDirsHandler, DescribeLogDirsHandler
+from tailrace.server.admin.quotas import DescribeClientQuotasHandler
 from tailrace.server.admin.users import DescribeUserScramCredentialsHandler
 from tailrace.server.administration import audited
 from tailrace.server.api_versions import FinalizedFeatures
@@ -293,6 +294,7 @@ class Broker:
                     controller=controller, settings=self.settings, views=self._views
                 ),
                 configs.ListConfigResourcesRequest: ListConfigResourcesHandler(controller=controller),
+                configs.DescribeClientQuotasRequest: DescribeClientQuotasHandler(controller=controller),
                 security.DescribeUserScramCredentialsRequest: DescribeUserScramCredentialsHandler(
                     controller=controller
                 ),

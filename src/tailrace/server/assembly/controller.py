@@ -28,6 +28,7 @@ from tailrace.server.admin.config_changes import AlterConfigsHandler
 from tailrace.server.admin.config_entries import AdjustableSettings, LiveSettings
 from tailrace.server.admin.configs import DescribeConfigsHandler
 from tailrace.server.admin.features import UnregisterBrokerHandler, UpdateFeaturesHandler
+from tailrace.server.admin.quotas import AlterClientQuotasHandler
 from tailrace.server.admin.replicas import (
     AlterPartitionReassignmentsHandler,
     ElectLeadersHandler,
@@ -138,6 +139,7 @@ class ControllerApis:
                 registrations.UpdateFeaturesRequest: UpdateFeaturesHandler(controller=controller),
                 registrations.UnregisterBrokerRequest: UnregisterBrokerHandler(controller=controller),
                 security.AlterUserScramCredentialsRequest: AlterUserScramCredentialsHandler(controller=controller),
+                configs.AlterClientQuotasRequest: AlterClientQuotasHandler(controller=controller),
                 quorum.DescribeQuorumRequest: QuorumDescriptionHandler(host, clock=clock, controller=controller),
                 quorum.AddRaftVoterRequest: AddRaftVoterHandler(host),
                 quorum.RemoveRaftVoterRequest: RemoveRaftVoterHandler(host),

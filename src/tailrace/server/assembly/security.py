@@ -1,15 +1,11 @@
-"""The handlers of the requests about access rights, tokens and quotas; for both kinds of listeners. Access control
-lists are those of a node with an authorizer; a cluster here has no tokens and quotas."""
+"""The handlers of the requests about access rights and tokens; for both kinds of listeners. Access control lists
+are those of a node with an authorizer; a cluster here has no tokens."""
 
 from typing import Final
 
-from tailrace.protocol.messages import (
-    configs,
-    security,
-)
+from tailrace.protocol.messages import security
 from tailrace.protocol.registry import Listeners
 from tailrace.server.admin.acls import DescribeAclsHandler
-from tailrace.server.admin.quotas import AlterClientQuotasHandler, DescribeClientQuotasHandler
 from tailrace.server.admin.security import (
     CreateDelegationTokenHandler,
     NoAclsHandler,
@@ -29,8 +25,6 @@ _HANDLERS: Final[HandlerTable] = by_api(
         security.RenewDelegationTokenRequest: _NO_TOKENS,
         security.ExpireDelegationTokenRequest: _NO_TOKENS,
         security.DescribeDelegationTokenRequest: _NO_TOKENS,
-        configs.DescribeClientQuotasRequest: DescribeClientQuotasHandler(),
-        configs.AlterClientQuotasRequest: AlterClientQuotasHandler(),
     }
 )
 

@@ -1,4 +1,6 @@
-"""Access control lists, quotas and SCRAM users: what a node without them answers, and nothing that Kafka would keep."""
+"""Access control lists, quotas and SCRAM users: no more of them are left than before."""
+
+from collections.abc import Mapping
 
 from interop.differential.script import Script, ask, every_version
 from tailrace.protocol.messages.configs import (
@@ -114,9 +116,49 @@ def _quotas() -> Script:
         "a limit": (AlteredQuotas(entity=(alice,), ops=(rate,)),),
     }
     for name, entries in changes.items():
-        # Kafka would keep a limit, so it is only tried.
         altered = AlterClientQuotasRequest(entries=entries, validate_only=name == "a limit")
         yield from ask(f"quotas are altered: {name}", altered, *every_version(AlterClientQuotasRequest))
+    yield from _kept_quotas()
+    yield from _wrong_quotas()
+
+
+def _altered(entity: Mapping[str, str | None], **values: float | None) -> AlterClientQuotasRequest:
+    parts = tuple(QuotaEntity(entity_type=kind, entity_name=name) for kind, name in entity.items())
+    ops = tuple(QuotaOperation(key=key, value=value or 0.0, remove=value is None) for key, value in values.items())
+    return AlterClientQuotasRequest(entries=(AlteredQuotas(entity=parts, ops=ops),), validate_only=False)
+
+
+def _kept_quotas() -> Script:
+    entities: dict[str, tuple[dict[str, str | None], str]] = {
+        "a user": ({"user": "carol"}, "producer_byte_rate"),
+        "the default user": ({"user": None}, "controller_mutation_rate"),
+        "a client": ({"client-id": "no such client"}, "request_percentage"),
+        "a client of a user": ({"user": "carol", "client-id": "app"}, "consumer_byte_rate"),
+        "an address": ({"ip": "10.9.8.7"}, "connection_creation_rate"),
+    }
+    for name, (entity, key) in entities.items():
+        components = tuple(_part(kind, DEFAULT if of is None else EXACT, of) for kind, of in entity.items())
+        described = DescribeClientQuotasRequest(components=components, strict=True)
+        for value in (1_000_000.0, 2_000_000.0, None):
+            yield from ask(f"quotas of {name}: {value}", _altered(entity, **{key: value}))
+            yield from ask(f"quotas of {name} after {value}", described)
+
+
+def _wrong_quotas() -> Script:
+    wrong: dict[str, AlterClientQuotasRequest] = {
+        "zero": _altered({"user": "carol"}, producer_byte_rate=0.0),
+        "a negative value": _altered({"user": "carol"}, request_percentage=-1.0),
+        "a fraction": _altered({"user": "carol"}, consumer_byte_rate=1.5),
+        "too many bytes": _altered({"user": "carol"}, consumer_byte_rate=1e20),
+        "too many connections": _altered({"ip": "10.9.8.7"}, connection_creation_rate=3e9),
+        "a key of addresses": _altered({"user": "carol"}, connection_creation_rate=1.0),
+        "a key of users": _altered({"ip": "10.9.8.7"}, producer_byte_rate=1.0),
+        "an unknown key": _altered({"user": "carol"}, speed=1.0),
+        "the removal of an unknown key": _altered({"user": "carol"}, speed=None),
+        "an address in words": _altered({"ip": "10.9.8.700"}, connection_creation_rate=1.0),
+    }
+    for name, request in wrong.items():
+        yield from ask(f"wrong quotas: {name}", request, *every_version(AlterClientQuotasRequest))
 
 
 def _scram_users() -> Script:

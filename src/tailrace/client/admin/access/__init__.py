@@ -1,0 +1,1 @@
+"""Access to a cluster: its rules, and the limits of its clients."""
