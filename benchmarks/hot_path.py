@@ -60,6 +60,9 @@ class Sink:
     def go_on(self) -> None:
         pass
 
+    def throttle(self, throttle_ms: int) -> None:
+        pass
+
     def close(self, reason: str) -> None:
         raise AssertionError(reason)
 

@@ -47,6 +47,9 @@ class OneRequest:
     def go_on(self) -> None:
         """Do nothing: there is one request."""
 
+    def throttle(self, throttle_ms: int) -> None:
+        pass
+
     def close(self, reason: str) -> None:
         self._on_answer(None)
 

@@ -49,9 +49,10 @@ class Waiting(NamedTuple):
 
 
 class _Context:
-    """A `RequestContext` whose answers stay objects, of a node without an authorizer."""
+    """A `RequestContext` whose answers stay objects, of a node without an authorizer and without quotas."""
 
     has_authorizer = False
+    is_metered = False
 
     def __init__(self, broker: "SessionBroker", sender: Sender, version: int) -> None:
         self.connection = SimpleNamespace(identity=ClientIdentity("PLAINTEXT", "10.0.0.1", f"User:{sender.reader}"))
@@ -60,6 +61,9 @@ class _Context:
         self.client_id = "reader"
         self.sender = sender
         self._broker = broker
+
+    def exempt(self) -> None:
+        pass
 
     def respond(self, response: FetchResponse) -> None:
         self._broker.respond(self.sender, response)

@@ -173,7 +173,8 @@ class AdminPath(DataPath):
         image, coordination = self.controller.image, self.broker.coordination
         self.applier.load(image)
         coordination.load(image)
-        for listener in (self.applier.on_image, *coordination.listeners):
+        self.broker.take_quotas(image)
+        for listener in (self.applier.on_image, *coordination.listeners, self.broker.take_quotas):
             self.controller.on_image(listener)
         self.controller.answer_when(self.table.when_made)
         self.is_ready = True

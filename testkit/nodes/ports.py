@@ -304,6 +304,7 @@ class RecordingConnection:
         self._on_close: list[Callable[[], None]] = []
         self._slots = 0
         self.suspensions = 0
+        self.throttle_times_ms: list[int] = []
 
     @property
     def is_suspended(self) -> bool:
@@ -327,6 +328,9 @@ class RecordingConnection:
 
     def go_on(self) -> None:
         self.suspensions -= 1
+
+    def throttle(self, throttle_ms: int) -> None:
+        self.throttle_times_ms.append(throttle_ms)
 
     def close(self, reason: str) -> None:
         self.close_reason = reason

@@ -88,6 +88,9 @@ class SaslClient:
     def go_on(self) -> None:
         self.suspensions -= 1
 
+    def throttle(self, throttle_ms: int) -> None:
+        pass
+
     def close(self, reason: str) -> None:
         if self.is_open:
             self.closed = reason

@@ -36,7 +36,7 @@ NOUNS: Mapping[str, str] = {
     "transactions": "List, describe and abort transactions.",
     "audit": "Check the audit log of a node.",
     "acls": "List, add, remove and check access control lists.",
-    "quotas": "List, set and remove quotas of users, client ids and addresses.",
+    "quotas": "List, set and remove quotas of clients.",
     "quorum": "Show the metadata quorum.",
     "brokers": "List, describe and unregister brokers.",
     "sessions": "Show fetch sessions.",

@@ -68,6 +68,7 @@ class InboundConnection(asyncio.BufferedProtocol):
         "_listener",
         "_received",
         "_suspensions",
+        "_throttle",
         "_transport",
         "answer",
         "answers",
@@ -96,6 +97,7 @@ class InboundConnection(asyncio.BufferedProtocol):
         """Takes the answer of a slot. An attribute, since a method would be one more call for each request."""
         self.pauses = 0
         self._suspensions = 0
+        self._throttle: asyncio.TimerHandle | None = None
         self._is_reading_paused = False
         self._is_finishing = False
         self._close_callbacks: list[Callable[[], None]] = []
@@ -170,6 +172,19 @@ class InboundConnection(asyncio.BufferedProtocol):
         if not self._suspensions:
             self.resume(Pause.BUSY)
 
+    def throttle(self, throttle_ms: int) -> None:
+        loop, before = self._listener.loop, self._throttle
+        if self.pauses & Pause.CLOSED or (before is not None and before.when() >= loop.time() + throttle_ms / 1000):
+            return
+        if before is not None:
+            before.cancel()
+        self._throttle = loop.call_later(throttle_ms / 1000, self._end_throttle)
+        self.pause(Pause.THROTTLED)
+
+    def _end_throttle(self) -> None:
+        self._throttle = None
+        self.resume(Pause.THROTTLED)
+
     # Called by the event loop
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -181,6 +196,8 @@ class InboundConnection(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.pauses |= Pause.CLOSED
+        if self._throttle is not None:
+            self._throttle.cancel()
         self._received.drop()
         self._listener.pool.forget(self)
         self.answers.end()
@@ -344,7 +361,7 @@ class InboundConnection(asyncio.BufferedProtocol):
                 self.abort(None)
             return
         answers, heard, self._heard_from = self.answers, self._heard_from, False
-        is_idle = not heard and not answers.in_progress and not answers.unsent_bytes
+        is_idle = not heard and not answers.in_progress and not answers.unsent_bytes and self._throttle is None
         is_mid_frame = received.end > received.start and not self.pauses & ~Pause.MEMORY
         if idle_times.age("idle", is_idle, now_ms) > limits.idle_ms:
             self.close(f"idle for {limits.idle_ms} ms")
@@ -359,8 +376,8 @@ class InboundConnection(asyncio.BufferedProtocol):
 
     @property
     def _may_miss_end(self) -> bool:
-        """Whether a hang-up would not be noticed: nothing is read, and requests wait."""
-        return self._is_reading_paused and self.answers.in_progress > 0
+        """Whether a hang-up would not be noticed: nothing is read, and requests wait or the client is throttled."""
+        return self._is_reading_paused and (self.answers.in_progress > 0 or self._throttle is not None)
 
     def abort(self, reason: str | None) -> None:
         """Close without sending the queued answers; None: the reason was reported already."""

@@ -26,5 +26,7 @@ class Pause:
     """Large answers wait for an earlier answer."""
     BUSY: Final = 256
     """A request is carried out in slices."""
+    THROTTLED: Final = 1024
+    """A quota of the client is used up."""
     QUEUED: Final = 512
     """The connection waits for its turn behind connections that have had less time."""

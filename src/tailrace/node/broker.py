@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import logging
 import secrets
+import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
@@ -196,6 +197,7 @@ class RunningBroker:
             syncing_disk=syncing,
             peers=self._peers,
             random_bytes=secrets.token_bytes,
+            process_ns=time.perf_counter_ns,
             replica_selector=self._selector,
         )
 

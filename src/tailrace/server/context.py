@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Callable, Sequence
 from types import GeneratorType
-from typing import Any, Final, NamedTuple
+from typing import Any, ClassVar, Final, NamedTuple
 
 from tailrace.model.access import Operation, SecuredResource, SecuredType
 from tailrace.model.acls.bindings import OPERATIONS_OF
@@ -55,6 +55,9 @@ class _AnsweredConnection:
     def go_on(self) -> None:
         pass
 
+    def throttle(self, throttle_ms: int) -> None:
+        pass
+
     def close(self, reason: str) -> None:
         pass
 
@@ -95,6 +98,9 @@ class RequestContext:
         "slot",
     )
 
+    is_metered: ClassVar[bool] = False
+    """Whether the client may have quotas (`server.quotas.metered_context`)."""
+
     def __init__(
         self,
         connection: ServerConnection,
@@ -114,6 +120,23 @@ class RequestContext:
         self.correlation_id = correlation_id
         self.client_id = client_id
         self.services = services
+
+    def handled(self) -> None:
+        """Note that the handler has returned; the answer may come later."""
+
+    def exempt(self) -> None:
+        """Note that the request does not count for the quotas of its client: a follower has sent the request."""
+
+    @property
+    def fetch_allowance(self) -> int | None:
+        """The bytes of records that a fetch may have by the quota of its client: 0 if the quota is used up; None
+        without a quota."""
+        return None
+
+    def throttled(self, response: Any) -> Any:
+        """The response with the throttle time of its client. The request is counted, and the client's connection is
+        throttled; a second call does nothing."""
+        return response
 
     def authorize(self, operation: Operation, resource: SecuredResource) -> bool:
         """Whether the client may perform the operation on the resource; `protocol.access` lists the accesses of each

@@ -31,6 +31,7 @@ from tailrace.server.authorizer import PERMIT_ALL, Authorizer
 from tailrace.server.context import RequestContext, RequestServices
 from tailrace.server.errors import error_response
 from tailrace.server.ports import ServerConnection
+from tailrace.server.quotas.meter import QuotaMeter
 from tailrace.server.response_errors import ResponseErrors
 from tailrace.server.slices import LongRequests, Steps, Stepwise, elements_of, released
 
@@ -120,6 +121,14 @@ class _Route:
         """The number of requests, by version."""
 
 
+def _timed(route: _Route, request: Any, context: RequestContext) -> Any:
+    """Carry out the request; the time counts for the quotas of its client."""
+    try:
+        return route.handle(request, context)
+    finally:
+        context.handled()
+
+
 class Dispatcher:
     """Answers frames."""
 
@@ -146,6 +155,8 @@ class Dispatcher:
         self.errors = ResponseErrors()
         """Error codes of the answers; read by the metrics, like the two counts below."""
         self._services = RequestServices(self.errors, long, authorizer, denied or DeniedAccesses())
+        self.meter: QuotaMeter | None = None
+        """The quotas of clients; None while no client has a quota."""
         self.unsupported = 0
         """The number of requests of an API or a version that this node does not serve."""
         self.malformed = 0
@@ -166,7 +177,8 @@ class Dispatcher:
             self._refuse(connection, slot, api_key, api_version, correlation_id)
             return
         route.counts[api_version] += 1
-        hot = route.hot
+        meter = self.meter
+        hot = route.hot if meter is None else None
         if hot is not None:
             try:
                 if hot.take_frame(connection, slot, frame, api_version, correlation_id):
@@ -184,7 +196,8 @@ class Dispatcher:
                 self._close_unread(connection, route.api, api_version, fault)
                 return
             request = None
-        context = RequestContext(connection, slot, api_key, api_version, correlation_id, client_id, self._services)
+        new_context = RequestContext if meter is None else meter.contexts(len(frame))
+        context = new_context(connection, slot, api_key, api_version, correlation_id, client_id, self._services)
         if request is None:  # the request has many elements, or is malformed
             steps = self._decoded_in_steps(route, context, frame, position)
             del frame  # as below
@@ -195,7 +208,7 @@ class Dispatcher:
                 hot.learn(frame, request, context)
             # A kept exception has this call in its traceback, and so would keep the receive buffer, too.
             del frame
-            response = route.handle(request, context)
+            response = route.handle(request, context) if meter is None else _timed(route, request, context)
             if type(response) is GeneratorType:
                 response = self._first_step(route.api, request, context, response)
         except KafkaError as refusal:

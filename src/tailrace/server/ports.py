@@ -141,6 +141,11 @@ class ServerConnection(Protocol):
     def go_on(self) -> None:
         """Carry out the client's requests again, in a later turn."""
 
+    def throttle(self, throttle_ms: int) -> None:
+        """Send the answers, and read nothing more from the client for this time: a quota of the client is used up
+        (KIP-219). A longer throttle that has begun goes on."""
+        ...
+
     def close(self, reason: str) -> None:
         """Close at once; `reason` goes to the log."""
         ...

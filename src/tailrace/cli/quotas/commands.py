@@ -1,6 +1,5 @@
 """`tailrace quotas`: limits of users, client ids and addresses, by which a broker slows clients down."""
 
-import sys
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Final
 
@@ -93,12 +92,14 @@ def remove(
     client_id_default: ClientIdDefault = False,
     ip_default: IpDefault = False,
     bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP,
+    output: Output = Format.TABLE,
 ) -> None:
     """Remove the named quotas of an entity; without names all quotas of the entity."""
     entity = _entity(_parts(user, client_id, ip, user_default, client_id_default, ip_default))
     keys: Sequence[str] = quotas or (IP_KEYS if entity[0][0] == IP else CLIENT_KEYS)
-    _alter(bootstrap_server, {entity: dict.fromkeys(keys)})
-    typer.echo(f"removed {', '.join(keys)}", file=sys.stderr)
+    removed: dict[str, float | None] = dict.fromkeys(keys)
+    _alter(bootstrap_server, {entity: removed})
+    show(_rows({entity: removed}), _COLUMNS[:4], output)
 
 
 def _alter(bootstrap_server: str, changes: Mapping[EntityParts, Mapping[str, float | None]]) -> None:

@@ -24,6 +24,7 @@ def broker_rows(parts: BrokerParts, walked: BrokerMeasurements) -> Iterator[Row]
     """Rows of a broker, in their order."""
     broker, flushes = parts.broker, parts.flush_thread.measure
     yield from _traffic(broker, walked)
+    yield from _quotas(broker)
     yield from _logs(walked)
     yield from _replicas(broker, walked.replicas)
     yield from _groups(walked)
@@ -93,6 +94,23 @@ def _traffic(broker: Broker, walked: BrokerMeasurements) -> Iterator[Row]:
         "Fetch sessions that others have displaced; not those that their readers have closed.",
         sessions.evictions,
     )
+
+
+def _quotas(broker: Broker) -> Iterator[Row]:
+    """Clients with quotas; an empty label: all users, or all client ids of the user, share the quota."""
+    now_ms, labels = broker.ports.clock.monotonic_ms(), ("user", "client_id")
+    for name, quota, rate, text in (
+        ("produce", broker.quotas.produce, "byte_rate", "Bytes of Produce requests per second"),
+        ("fetch", broker.quotas.fetch, "byte_rate", "Bytes of records per second in answers to Fetch"),
+        ("request", broker.quotas.request, "request_time", "The time of requests, in percent,"),
+    ):
+        found = list(quota.measures(now_ms))
+        rates = [((measure.user, measure.client_id), measure.rate) for measure in found]
+        throttles = [((measure.user, measure.client_id), measure.throttle_time_ms) for measure in found]
+        yield partial(gauge, f"kafka_server_{name}_{rate}", f"{text} of clients with a quota.", labels, rates)
+        yield partial(
+            gauge, f"kafka_server_{name}_throttle_time", "The average throttle time in ms above 0.", labels, throttles
+        )
 
 
 def _logs(walked: BrokerMeasurements) -> Iterator[Row]:

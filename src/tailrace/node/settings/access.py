@@ -1,10 +1,11 @@
-"""Settings of the access of clients: the authorizer, the principals that may do everything, and the audit log."""
+"""Settings of the access of clients: authorizer, principals that may do everything, audit log and quotas."""
 
 from collections.abc import Iterable
 from typing import Final
 
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.settings import BOOLEAN, INT, LONG, STRING, setting
+from tailrace.server.quotas.rates import QuotaConfig
 
 STANDARD_AUTHORIZERS: Final = ("org.apache.kafka.metadata.authorizer.StandardAuthorizer", "StandardAuthorizer")
 """The values of authorizer.class.name by which ACLs decide."""
@@ -55,6 +56,20 @@ ACCESS_SETTINGS: Final = (
         256 << 20,
         "The most bytes of the audit log; the oldest files are removed, and a line tells of them.",
         at_least=1 << 17,
+    ),
+    setting(
+        "quota.window.num",
+        INT,
+        QuotaConfig,
+        "The number of samples from which the rates of clients with quotas are computed.",
+        at_least=1,
+    ),
+    setting(
+        "quota.window.size.seconds",
+        INT,
+        QuotaConfig,
+        "The time of a sample of these rates, and the longest throttle time by request_percentage.",
+        at_least=1,
     ),
 )
 

@@ -23,6 +23,7 @@ from tailrace.server.partitions.cleaner import CleanerConfig
 from tailrace.server.partitions.periodic_work import PeriodicWorkConfig
 from tailrace.server.partitions.scrubber import ScrubberConfig
 from tailrace.server.quorum.controller import QuorumController
+from tailrace.server.quotas.rates import QuotaConfig
 
 
 def broker_config(
@@ -47,6 +48,7 @@ def broker_config(
         registration_timeout_ms=config.integer("initial.broker.registration.timeout.ms"),
         replica_fetch=config.fill(ReplicaFetchConfig),
         throttle=config.fill(ThrottleConfig),
+        quotas=config.fill(QuotaConfig),
         groups=config.fill(GroupConfig),
         transactions=config.fill(TransactionConfig),
         periodic_work=config.fill(

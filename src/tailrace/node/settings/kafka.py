@@ -1,9 +1,9 @@
 """Settings of Apache Kafka that have no effect here, and settings that are refused because they promise protection.
 
 A file or a script made for Kafka works unchanged if ignoring a setting does no harm: sizes of threads, buffers and
-windows of metrics, quotas of replication, tiered storage that is off. A setting by which Kafka protects a node (SASL, a
-setting of TLS that this node does not have) is refused at the start: a node that accepted the setting would look
-protected, and would be open.
+windows of metrics, copies between directories, tiered storage that is off. A setting by which Kafka protects a node (a
+setting of SASL or TLS that this node does not have) is refused at the start: a node that accepted the setting would
+look protected, and would be open.
 `kafka-configs` may alter the same settings here as in Kafka. Names, types and defaults are those of Kafka.
 """
 
@@ -80,12 +80,8 @@ WITHOUT_EFFECT = (
     _accepted("transaction.state.log.load.buffer.size", INT, 5_242_880),
     _accepted("transactional.id.remove.interval.ms", INT, 3_600_000),
     # Quotas and metrics
-    _accepted("quota.window.num", INT, 11),
-    _accepted("quota.window.size.seconds", INT, 1),
     _accepted("alter.log.dirs.replication.quota.window.num", INT, 11),
     _accepted("alter.log.dirs.replication.quota.window.size.seconds", INT, 1),
-    _accepted("controller.quota.window.num", INT, 11),
-    _accepted("controller.quota.window.size.seconds", INT, 1),
     _accepted("metric.reporters", LIST, ("org.apache.kafka.common.metrics.JmxReporter",), dynamic=True),
     _accepted("metrics.num.samples", INT, 2),
     _accepted("metrics.recording.level", STRING, "INFO"),

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Final, Protocol
 
 from tailrace.metadata.broker_commands import RegisterBroker
-from tailrace.metadata.image import ClusterImage
+from tailrace.metadata.image import ClusterImage, ImageDelta
 from tailrace.metadata.views import Views
 from tailrace.model.errors import KafkaError
 from tailrace.protocol.messages import (
@@ -60,6 +60,7 @@ from tailrace.server.partitions.acknowledged_ends import AcknowledgedEnds
 from tailrace.server.ports import Controller
 from tailrace.server.produce.produce import ProduceHandler
 from tailrace.server.quorum.controller import OnImage
+from tailrace.server.quotas.meter import QuotaMeter
 from tailrace.server.slices import LongRequests, Slices
 from tailrace.server.transactions.queries import DescribeProducersHandler
 from tailrace.server.waiters import Deadlines, LongPolls
@@ -138,6 +139,8 @@ class Broker:
         self._key_reads: Final = KeyRangeReads(
             clock, config.key_ranges, is_known=lambda: self.metadata.image.knows_key_ranges
         )
+        self.quotas: Final = QuotaMeter(config.quotas, clock=clock, process_ns=ports.process_ns)
+        """The quotas of clients: the dispatcher has this meter while a client has a quota."""
         self.readable_views: Final = ReadableViews(
             self._views, controller=controller, partitions=self.partitions, key_reads=self._key_reads, clock=clock
         )
@@ -203,11 +206,18 @@ class Broker:
         """Begin with an image that `replicas.applier` has carried out. Later changes go to `listeners`."""
         self.replicas.load(image)
         self.coordination.load(image)
+        self.take_quotas(image)
+
+    def take_quotas(self, image: ClusterImage, delta: ImageDelta | None = None) -> None:
+        """Take over the quotas of this image, and measure requests as long as a client has a quota."""
+        self.quotas.take(image)
+        self.dispatcher.meter = self.quotas if self.quotas.is_needed else None
 
     @property
     def listeners(self) -> tuple[OnImage, ...]:
         """Receivers of every change of the metadata, in this order, which must come after `replicas.applier`."""
-        return (*self.replicas.listeners, *self.coordination.listeners, self.fetch_sessions.on_image)
+        own = (self.fetch_sessions.on_image, self.take_quotas)
+        return (*self.replicas.listeners, *self.coordination.listeners, *own)
 
     def start(self) -> None:
         """Start the periodic work: in-sync replicas, retention, compaction, checkpoints."""

@@ -12,6 +12,7 @@ from tailrace.replication.throttle import ThrottleConfig
 from tailrace.server.fetch.key_reads import KeyRangeConfig
 from tailrace.server.partitions.periodic_work import PeriodicWorkConfig
 from tailrace.server.ports import Clock, Disk, Peer
+from tailrace.server.quotas.rates import QuotaConfig
 from tailrace.storage import FileSystem
 
 
@@ -48,6 +49,7 @@ class BrokerConfig:
     periodic_work: PeriodicWorkConfig
     incarnation_secret: bytes = field(default=NO_SECRET, repr=False)
     """Proves to other nodes that this process has sent a request (`model.proofs`)."""
+    quotas: QuotaConfig = field(default_factory=QuotaConfig)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,5 +66,7 @@ class BrokerPorts:
     """Sends requests to the other brokers."""
     random_bytes: Callable[[int], bytes]
     """Returns this many random bytes, for the ids of group members and fetch sessions."""
+    process_ns: Callable[[], int] | None = None
+    """Returns the time in ns from an arbitrary start, by which requests are measured; None: the clock measures."""
     replica_selector: ReplicaSelector = field(default_factory=LeaderSelector)
     """Chooses the replicas that consumers read from (KIP-392)."""

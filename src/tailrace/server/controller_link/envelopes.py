@@ -199,6 +199,9 @@ class _Request:
     def go_on(self) -> None:
         """Do nothing, as `suspend`."""
 
+    def throttle(self, throttle_ms: int) -> None:
+        """Do nothing: the answer states the time, and the sender throttles its client."""
+
     def close(self, reason: str) -> None:
         self._end(None)
 

@@ -109,9 +109,14 @@ class FetchHandler:
         if not is_consumer:
             if context.has_authorizer:
                 context.check(Operation.CLUSTER_ACTION, CLUSTER)
+            context.exempt()
             self._polls.end_of_replica(context.connection, sender.replica_id)
         reader = self._consumer(sender, request, context) if is_consumer else self._followers.reader(sender)
-        params = FetchParams(request, context, sender, reader, table, self._fetch_max_bytes, self._views)
+        max_bytes, allowance = self._fetch_max_bytes, None
+        if is_consumer and context.is_metered and (allowance := context.fetch_allowance) is not None:
+            max_bytes = min(max_bytes, allowance)
+        params = FetchParams(request, context, sender, reader, table, max_bytes, self._views)
+        params.is_throttled = allowance == 0
         if request.session_epoch in FULL_EPOCHS:
             return self._answer_full(params)
         try:
@@ -123,6 +128,8 @@ class FetchHandler:
             return None
         for _ in self._sessions.begin(session, params):
             pass
+        if params.is_throttled:
+            return self._throttled_response(session)
         return self._answer_incremental(params, session)
 
     def _consumer(self, sender: FetchSender, request: FetchRequest, context: RequestContext) -> FetchingConsumer:
@@ -137,9 +144,18 @@ class FetchHandler:
             consumer = self._consumers[version] = FetchingConsumer(version, self._sent)
         return consumer
 
+    def _throttled_response(self, session: FetchSession) -> FetchResponse:
+        """The answer without partitions to a consumer whose quota is used up: the session keeps its state, and its due
+        partitions stay due."""
+        self._sessions.used(session)
+        return FetchResponse(session_id=session.session_id if session.is_open else NO_SESSION, responses=())
+
     # Full fetches
 
     def _answer_full(self, params: FetchParams) -> FetchResponse | None:
+        if params.is_throttled:
+            self._sessions.close_named(params)
+            return FetchResponse(responses=())
         count, may_wait, is_replica = params.name_each_once(), params.limits.may_wait, params.reader.is_replica
         if params.request.session_id != NO_SESSION:
             self._sessions.close_named(params)
@@ -230,6 +246,9 @@ class FetchHandler:
         finally:
             connection.go_on()
         if not connection.is_open:
+            return
+        if params.is_throttled:
+            params.context.respond(self._throttled_response(session))
             return
         waiting = self._waiting_session(params, None, session)
         is_parked = params.limits.may_wait and session.is_open and self._park(waiting, params)

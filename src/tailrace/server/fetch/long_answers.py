@@ -18,6 +18,7 @@ STEP: Final = 64
 
 def respond_in_steps(context: RequestContext, response: FetchResponse) -> Iterator[None]:
     """Send the response; each step encodes and counts a part. The bytes equal those of `RequestContext.send`."""
+    response = context.throttled(response)
     version = context.api_version
     flexible = schema_of(FetchResponse).flexible.has(version)
     encode_topic, encode_partition = _encoders(version)

@@ -269,6 +269,7 @@ class FetchParams:
         "access",
         "context",
         "find",
+        "is_throttled",
         "isolation",
         "key_reads",
         "limits",
@@ -306,6 +307,8 @@ class FetchParams:
         """The partitions that the request names; in a full fetch without repetitions."""
         self.isolation = request.isolation_level
         self.limits: Final = FetchLimits(request, fetch_max_bytes)
+        self.is_throttled = False
+        """Whether the answer has no records, since the consumer's quota is used up."""
         self._kinds = 0
         self._conditions: Hashable = None
         self.access: FetchAccess | None = None

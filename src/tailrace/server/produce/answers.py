@@ -246,7 +246,7 @@ class SoleAnswer(PartitionAnswer):
     def finish(self) -> None:
         """Send the answer."""
         context, appended = self.context, self.appended
-        if self.refusal is None and self.acks and appended is not None:
+        if self.refusal is None and self.acks and appended is not None and not context.is_metered:
             version = context.api_version
             encoded = encode_produced(
                 version,
