@@ -7,7 +7,6 @@ import typer
 from tailrace.cli.output import DEFAULT_BOOTSTRAP, BootstrapServer, Format, Output, Row, admin_of, say, show, write
 from tailrace.cli.topics.setting_changes import Configs, DeletedConfigs, changes_of, check_known
 from tailrace.client.admin.cluster import BrokerListing
-from tailrace.client.admin.configs import BROKER, CONFIG_SOURCES
 from tailrace.client.admin.log_dirs import LogDirectorySize
 from tailrace.client.blocking.admin import Admin
 from tailrace.model.errors import ErrorCode, KafkaError
@@ -100,6 +99,8 @@ def _configs(admin: Admin, broker: BrokerListing) -> dict[str, str]:
     """The broker's own settings, wherever they were set."""
     if broker.is_fenced:
         return {}
+    from tailrace.client.admin.configs import BROKER, CONFIG_SOURCES
+
     entries = admin.describe_configs(BROKER, str(broker.node_id))
     return {
         entry.name: "(hidden)" if entry.is_sensitive else entry.value or ""
@@ -123,6 +124,8 @@ def alter(
     changes = changes_of(config, delete_config)
     if not changes:
         raise typer.BadParameter("nothing to change: name --config or --delete-config")
+    from tailrace.client.admin.configs import BROKER
+
     with admin_of(bootstrap_server) as admin:
         if broker_id is not None:
             _known({int(broker.node_id): broker for broker in admin.list_brokers()}, broker_id)

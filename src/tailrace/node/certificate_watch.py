@@ -6,8 +6,10 @@ second (`net.tls.TlsContexts`).
 
 import logging
 from collections.abc import Callable, Iterable, Mapping
-from datetime import UTC, datetime
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
+
+if TYPE_CHECKING:
+    from datetime import datetime
 
 LOOK_SECONDS: Final = 3_600.0
 """The time between two looks at the ends; a log line comes with each look that finds a certificate near its end."""
@@ -20,7 +22,7 @@ class HasEnd(Protocol):
     """The certificate of a listener: `net.tls.TlsContexts`."""
 
     @property
-    def ends(self) -> datetime | None:
+    def ends(self) -> "datetime | None":
         """The end of the certificate's validity, if it is known."""
         ...
 
@@ -33,14 +35,16 @@ class CertificateWatch:
         certificates: Mapping[str, HasEnd],
         *,
         warning_days: int,
-        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+        now: "Callable[[], datetime] | None" = None,
     ) -> None:
         self._certificates = certificates
         self._warning_days = warning_days
-        self._now = now
+        self._now = now or _utc_now
 
     def seconds_left(self) -> Iterable[tuple[str, float]]:
         """The time to the end by listener, in seconds; below 0 for an expired certificate."""
+        if not self._certificates:
+            return
         now = self._now()
         for listener, certificate in self._certificates.items():
             if (end := certificate.ends) is not None:
@@ -60,3 +64,9 @@ class CertificateWatch:
             elif seconds < self._warning_days * _DAY_SECONDS:
                 days = int(seconds // _DAY_SECONDS)
                 _logger.warning("event=certificate-expires listener=%s days=%d at=%s", listener, days, end)
+
+
+def _utc_now() -> "datetime":
+    from datetime import UTC, datetime  # half a megabyte, which a node without certificates does not need
+
+    return datetime.now(UTC)

@@ -219,7 +219,11 @@ def test_no_parameter_for_a_topic_or_group_was_forgotten() -> None:
         if names.fullmatch(parameter.metavar or "") or parameter.name in ("topic", "topics", "group", "groups")
         if parameter._custom_shell_complete is None
     }
-    assert missing == {("topics create", "names"), ("topics alter", "delete_config")}
+    assert missing == {
+        ("topics create", "names"),
+        ("topics alter", "delete_config"),
+        ("brokers alter", "delete_config"),
+    }
 
 
 NEVER = {"crc32c", "email", "numpy", "pyarrow", "random", "rich", "tailrace.protocol.registry", "tempfile"}

@@ -9,7 +9,7 @@ import pytest
 
 from testkit.programs.command_tree import all_commands
 
-LISTS_NOTHING = {"certs init", "serve", "quorum recover", "up"}
+LISTS_NOTHING = {"audit verify", "certs init", "serve", "quorum recover", "up"}
 
 
 def complete(line: str, *, shell: str = "bash") -> set[str]:

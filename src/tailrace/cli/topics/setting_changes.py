@@ -1,12 +1,14 @@
 """Changes of settings on the command line: `--config NAME=VALUE` and `--delete-config NAME`."""
 
 from collections.abc import Iterable
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tailrace.client.admin.configs import ConfigEntry
 from tailrace.model.settings import current_name, unknown_setting
+
+if TYPE_CHECKING:
+    from tailrace.client.admin.configs import ConfigEntry
 
 Configs = Annotated[
     list[str] | None, typer.Option("--config", metavar="NAME=VALUE", help="A setting; may be repeated.")
@@ -38,7 +40,7 @@ def changes_of(config: list[str] | None, delete_config: list[str] | None) -> dic
     return changes
 
 
-def check_known(entries: Iterable[ConfigEntry], names: Iterable[str], *, kind: str) -> None:
+def check_known(entries: "Iterable[ConfigEntry]", names: Iterable[str], *, kind: str) -> None:
     """Raise KafkaError for an unknown setting: the cluster would delete it without an error."""
     known = [entry.name for entry in entries]
     for name in names:

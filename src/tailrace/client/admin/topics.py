@@ -4,7 +4,6 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 
-from tailrace.client.admin.configs import TOPIC, describe_configs
 from tailrace.client.cluster_view import BrokerAddress, TopicInfo
 from tailrace.client.errors import check, code_of
 from tailrace.client.names import Names, Several, several
@@ -120,6 +119,8 @@ async def _is_as_wanted(router: Router, wanted: CreatableTopic) -> bool:
     await _wait_until_described(router, [wanted.name])
     partitions = router.view.topic(wanted.name).partitions
     replicas = {each.partition: tuple(map(int, each.replicas)) for each in partitions}
+    from tailrace.client.admin.configs import TOPIC, describe_configs  # for answers that were lost alone
+
     given = {entry.name: entry.value for entry in await describe_configs(router, TOPIC, wanted.name)}
     return (
         wanted.num_partitions in (-1, len(partitions))

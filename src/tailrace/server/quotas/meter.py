@@ -18,7 +18,6 @@ from tailrace.model.errors import KafkaError
 from tailrace.model.ids import BrokerId
 from tailrace.model.security.quotas import (
     CONSUMER_BYTE_RATE,
-    CONTROLLER_MUTATION_RATE,
     PRODUCER_BYTE_RATE,
     REQUEST_PERCENTAGE,
     EntityParts,
@@ -82,8 +81,7 @@ class QuotaMeter:
             (REQUEST_PERCENTAGE, self.request),
         ):
             quota.rules = rules_of(table, key)
-        has_mutations = bool(rules_of(table, CONTROLLER_MUTATION_RATE))  # the controller counts, the broker throttles
-        self.is_needed = has_mutations or any(quota.rules for quota in (self.produce, self.fetch, self.request))
+        self.is_needed = any(quota.rules for quota in (self.produce, self.fetch, self.request))
 
     def contexts(self, request_bytes: int) -> NewContext:
         """Makes the context of a request whose frame has this size."""
