@@ -80,8 +80,8 @@ def test_a_consumer_without_topics_says_so_at_the_first_poll(tailrace_cluster: C
 
 def test_a_consumers_bad_settings_are_refused_when_it_is_made(tailrace_cluster: Cluster) -> None:
     servers = tailrace_cluster.bootstrap_servers
-    with pytest.raises(KafkaError, match=r"auto\.offset\.reset 'smallest'; known are earliest, latest, none"):
-        Consumer(servers, auto_offset_reset="smallest")  # type: ignore[arg-type]
+    with pytest.raises(KafkaError, match=r"auto\.offset\.reset 'least'; known are earliest, latest, none"):
+        Consumer(servers, auto_offset_reset="least")  # type: ignore[arg-type]
     with pytest.raises(KafkaError, match="isolation level 'committed'; known are read_uncommitted, read_committed"):
         Consumer(servers, isolation_level="committed")  # type: ignore[arg-type]
 
