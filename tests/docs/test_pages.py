@@ -72,9 +72,12 @@ def test_python(cluster: Cluster, protocol: str, capsys: pytest.CaptureFixture[s
 
 
 def test_security(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """The commands and settings of the first part of the page, from the certificates to a record."""
+    """The commands and settings of the part about TLS, from the certificates to a record."""
     monkeypatch.chdir(tmp_path)
-    shell, settings, program = (_blocks("security.md", language)[0] for language in ("sh", "properties", "python"))
+    shell, settings, program = (
+        next(block for block in _blocks("security.md", language) if mark in block)
+        for language, mark in (("sh", "certs init"), ("properties", "ssl.keystore"), ("python", "client-alice.pem"))
+    )
     made = run_command(tuple(shell.splitlines()[1].split()[1:]), capsys)
     assert "node-c.example.pem" in made.err
     given = dict(line.split("=", 1) for line in settings.splitlines())

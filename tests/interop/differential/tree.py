@@ -20,7 +20,7 @@ _NOT_COMPARED = frozenset({"throttle_time_ms", "error_message", "batch_index_err
 _IDENTITY = (
     *("name", "topic", "topic_name", "topic_id", "group_id", "api_key", "resource_type", "resource_name"),
     *("partition_index", "partition", "index", "node_id", "broker_id", "replica_id", "group_instance_id"),
-    *("instance_id", "member_id", "producer_id", "source", "batch_index", "user", "mechanism"),
+    *("instance_id", "member_id", "producer_id", "source", "batch_index", "user", "mechanism", "entity_type"),
 )
 _RULE = ("principal", "host", "operation", "permission_type")
 """The identity of an ACL, beside its resource."""

@@ -21,7 +21,7 @@ from interop.quorum.observer import Observer
 from tailrace.client.blocking import Admin, NewTopic
 from tailrace.metadata.feature_levels import METADATA_VERSION
 from tailrace.metadata.image import ALL_BROKERS, ClusterImage
-from tailrace.model.errors import ErrorCode, KafkaError
+from tailrace.metadata.records.quotas import QUOTAS
 from tailrace.model.ids import format_topic_id
 from testkit.programs.waiting import wait_until
 
@@ -210,7 +210,7 @@ def test_topics_settings_and_replicas_in_sync_are_those_that_kafka_describes(kaf
         told = kafka.tool("kafka-metadata-quorum", "describe", "--replication")
         observers = {int(line.split()[0]) for line in told.splitlines() if line.rstrip().endswith("Observer")}
         assert {900, 901} <= observers
-        a_record_that_is_not_known_stops_the_replica(kafka, by_snapshot)
+        a_quota_is_known_too(kafka, by_snapshot)
 
 
 def are_both_alive(kafka: Kafka, image: ClusterImage) -> bool:
@@ -251,16 +251,10 @@ def fill_until_there_is_a_snapshot(kafka: Kafka) -> None:
         admin.create_topics([NewTopic(name="behind-the-snapshot", partitions=1)])
 
 
-def a_record_that_is_not_known_stops_the_replica(kafka: Kafka, observer: Observer) -> None:
-    """A log with a hole in it would be another log."""
-    before = observer.image
+def a_quota_is_known_too(kafka: Kafka, observer: Observer) -> None:
+    """A quota that Kafka's tool has set stands in the log of Kafka's controller (KIP-546)."""
     quota = ("--alter", "--entity-type", "clients", "--entity-name", "c", "--add-config", "producer_byte_rate=1000")
     kafka.tool("kafka-configs", *quota)
-    wait_until(lambda: len(observer.faults) > 0, "a quota cannot be read")
-    (fault,) = observer.faults
-    assert isinstance(fault, KafkaError)
-    assert fault.code is ErrorCode.UNSUPPORTED_VERSION
-    assert "type 14" in fault.detail
-    with Admin(kafka.address) as admin:
-        admin.create_topics({"too-late": 1})
-    assert observer.image.topics == before.topics
+    wait_until(lambda: bool(QUOTAS.of(observer.image)), "the quota is in the image")
+    assert list(QUOTAS.of(observer.image).items()) == [(((("client-id", "c"),), "producer_byte_rate"), 1000.0)]
+    assert observer.faults == []
