@@ -65,8 +65,8 @@ def set_quotas(
     """Set quotas of a user, a client id, a client id of a user, or an address.
 
     Quotas of users and client ids, for each broker: producer_byte_rate and consumer_byte_rate in bytes per second,
-    request_percentage of a thread, controller_mutation_rate in partitions per second (one count for the cluster). Quota
-    of addresses: connection_creation_rate in connections per second.
+    request_percentage of a thread. controller_mutation_rate, and connection_creation_rate of addresses, are kept for
+    later releases and have no effect in this release.
     """
     entity = _entity(_parts(user, client_id, ip, user_default, client_id_default, ip_default))
     values: dict[str, float | None] = {}
